@@ -259,10 +259,16 @@ fn the_texts_of_tallies_count() {
     let long = "x".repeat(10_000);
     for at in 0..200 {
         let time = at * 1_000_000_000_i64;
-        let lines =
-            [format!("m f=1,s=\"{at}{long}\" {time}"), format!("n,host={at} s=\"{long}\" {time}")];
+        // The first and the last text of a group may be empty.
+        let inner = if (1..199).contains(&at) { &long } else { "" };
+        let lines = [
+            format!("m f=1,s=\"{at}{long}\" {time}"),
+            format!("n,host={at} s=\"{long}\" {time}"),
+            format!("e,host=0 s=\"{inner}\" {time}"),
+            format!("e,host=1 s=\"{inner}\" {time}"),
+        ];
         let points: Vec<Point<'_>> = lines.iter().map(|it| point(it)).collect();
-        assert_eq!(store.write("d", None, &points).unwrap().written, 2);
+        assert_eq!(store.write("d", None, &points).unwrap().written, 4);
     }
     for is_sealed in [false, true] {
         if is_sealed {
@@ -270,7 +276,7 @@ fn the_texts_of_tallies_count() {
         }
         for threads_max in [0, 1] {
             let small = Limits { bytes_max: 1 << 20, threads_max, ..limits() };
-            for rest in ["FROM m", "FROM m WHERE f = 1", "FROM n", "FROM n, m"] {
+            for rest in ["FROM m", "FROM m WHERE f = 1", "FROM n", "FROM n, m", "FROM e"] {
                 let in_buckets = format!("{rest} GROUP BY time(1s) fill(none) LIMIT 1");
                 for chosen in ["first(s)", "last(s)", "count(s), last(s)"] {
                     let text = format!("SELECT {chosen} {in_buckets}");

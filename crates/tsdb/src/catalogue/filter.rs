@@ -47,7 +47,7 @@ pub(crate) enum Work {
 }
 
 /// Decides about the next step of a selection.
-pub(crate) type May<'m, E> = &'m dyn Fn(Work) -> Result<(), E>;
+pub(crate) type Permission<'m, E> = &'m dyn Fn(Work) -> Result<(), E>;
 
 /// Values that are looked at between two questions.
 const LOOKS: usize = 64;
@@ -61,7 +61,7 @@ pub(super) struct Selection<'c, F, E> {
     pub(super) hasher: &'c Hasher,
     /// Finds a series by its number.
     pub(super) series: F,
-    pub(super) may: May<'c, E>,
+    pub(super) may: Permission<'c, E>,
 }
 
 impl<'c, F: Fn(SeriesId) -> Option<&'c Series>, E> Selection<'c, F, E> {
@@ -225,7 +225,7 @@ struct Union<'c, E> {
     all: Ids<'c>,
     /// True if `all` ascends and has no series twice.
     is_sorted: bool,
-    may: May<'c, E>,
+    may: Permission<'c, E>,
 }
 
 impl<'c, E> Union<'c, E> {

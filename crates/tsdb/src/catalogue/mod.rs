@@ -34,7 +34,7 @@ mod transition;
 pub(crate) use change::{Change, Next};
 pub(crate) use draw::{Limits, type_conflict};
 pub use filter::TagFilter;
-pub(crate) use filter::{May, Work};
+pub(crate) use filter::{Permission, Work};
 pub use measurement::Field;
 pub(crate) use measurement::Measurement;
 pub use policy::Policy;
@@ -235,7 +235,7 @@ impl Catalogue {
         &self,
         of: MeasurementId,
         filter: &TagFilter,
-        may: May<'_, E>,
+        may: Permission<'_, E>,
     ) -> Result<Vec<SeriesId>, E> {
         let Some(measurement) = self.measurements.get(of) else { return Ok(Vec::new()) };
         let selection = Selection {

@@ -29,9 +29,8 @@ pub(super) const HELD: usize = size_of::<(i64, Tally)>();
 
 /// Bytes of the tallies of a field.
 pub(super) fn bytes_of(tallies: &[(i64, Tally)]) -> usize {
-    let has_texts = tallies.first().is_some_and(|(_, it)| it.text_bytes() > 0)
-        || tallies.last().is_some_and(|(_, it)| it.text_bytes() > 0);
-    let texts: usize = match has_texts {
+    // Of all or of none.
+    let texts: usize = match tallies.first().is_some_and(|(_, it)| it.has_texts()) {
         true => tallies.iter().map(|(_, it)| it.text_bytes()).sum(),
         false => 0,
     };

@@ -124,6 +124,11 @@ impl Tally {
         }
     }
 
+    /// True if the values are strings whose texts are kept.
+    pub(super) fn has_texts(&self) -> bool {
+        matches!(self.first.value, Value::String(_))
+    }
+
     /// Bytes of the texts of strings.
     pub(super) fn text_bytes(&self) -> usize {
         text_bytes([&self.first.value, &self.last.value, &self.min.value, &self.max.value])

@@ -4,7 +4,7 @@ mod last;
 mod scope;
 mod source;
 
-use crate::catalogue::{Field, May, Series, TagFilter};
+use crate::catalogue::{Field, Permission, Series, TagFilter};
 use crate::error::Result;
 use crate::names::Names;
 use crate::pace::{Ends, Pace};
@@ -79,7 +79,7 @@ impl<'s> Reader<'s> {
         &self,
         measurement: &str,
         filter: &TagFilter,
-        may: May<'_, E>,
+        may: Permission<'_, E>,
     ) -> std::result::Result<Vec<Arc<Series>>, E> {
         let names = self.scope.names.read();
         let measurement = names.measurement(self.scope.database, measurement);
@@ -96,7 +96,7 @@ impl<'s> Reader<'s> {
         &self,
         measurement: &str,
         filter: &TagFilter,
-        may: May<'_, E>,
+        may: Permission<'_, E>,
     ) -> std::result::Result<bool, E> {
         let names = self.scope.names.read();
         let measurement = names.measurement(self.scope.database, measurement);
