@@ -35,12 +35,12 @@ pub(crate) struct Isolation {
 /// another loop that wants to be alone would wait for ever.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Beside<'a> {
+pub(crate) struct Turn<'a> {
     isolation: &'a Isolation,
     member: usize,
 }
 
-impl Drop for Beside<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.isolation.lower(self.member);
     }
@@ -65,9 +65,9 @@ impl Isolation {
     }
 
     /// `member` runs commands, beside others, until the result is dropped; waits while another loop is alone.
-    pub(crate) fn enter(&self, member: usize) -> Beside<'_> {
+    pub(crate) fn enter(&self, member: usize) -> Turn<'_> {
         self.raise(member);
-        Beside { isolation: self, member }
+        Turn { isolation: self, member }
     }
 
     fn raise(&self, member: usize) {
