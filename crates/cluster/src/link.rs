@@ -62,6 +62,11 @@ fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.ip().to_canonical() == other.ip().to_canonical()
 }
 
+/// True if the socket has to become ready first.
+fn is_early(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
+}
+
 impl Link {
     pub(crate) fn new(peer: NodeId, address: SocketAddr, token: Token, now: Instant) -> Self {
         Self {
@@ -215,14 +220,7 @@ impl Link {
                     self.is_reached = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
-                    ) =>
-                {
-                    break;
-                }
+                Err(error) if is_early(&error) => break,
                 Err(_) => return self.fail(registry, now),
             }
         }
@@ -256,14 +254,7 @@ impl Link {
                     Err(fault) => return Some(Err(self.refuse(registry, now, fault))),
                 },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
-                    ) =>
-                {
-                    break;
-                }
+                Err(error) if is_early(&error) => break,
                 // If it ends the connection before it has proved the password, it refuses this node.
                 Ok(_) | Err(_) if is_proving && self.is_reached => {
                     return Some(Err(self.refuse(registry, now, Fault::Ended)));
