@@ -15,7 +15,7 @@ use super::difference::{Missing, difference_since};
 use super::unsure::Unsure;
 use crate::device::decision::{Decided, is_damage, is_failure};
 use crate::group::item::sequence_on;
-use crate::membership::lost_ranges::{LostRange, just};
+use crate::membership::lost_ranges::{LostRange, just, key_of};
 use crate::membership::quorum::Quorum;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
@@ -376,6 +376,33 @@ fn change_of(engine: &dyn StorageEngine, key: &[u8]) -> Result<Change> {
     Ok(change)
 }
 
+/// Adds the damaged records that are newer than what the others have, so that the others' record replaces them: given
+/// with its own sequence, it would count as older.
+fn with_damaged(mut missing: Vec<Missing>, hurt: &[(Position, DamagedKey)]) -> Vec<Missing> {
+    if mutant!("mkvs.reconcile.damaged_stays") {
+        return missing;
+    }
+    let mut newest = BTreeMap::<&[u8], (u64, Devices)>::new();
+    for (at, it) in hurt {
+        let Some(key) = key_of(&it.within) else { continue };
+        let known = newest.entry(key).or_default();
+        if it.sequence > known.0 {
+            *known = (it.sequence, 0);
+        }
+        known.1 |= Devices::from(it.sequence == known.0) << at.device;
+    }
+    for one in &mut missing {
+        if let Some((sequence, has)) = newest.remove(&*one.key)
+            && sequence > one.sequence
+        {
+            (one.sequence, one.has) = (sequence, has);
+        }
+    }
+    let alone = newest.into_iter();
+    missing.extend(alone.map(|(key, (sequence, has))| Missing { key: key.to_vec(), sequence, has }));
+    missing
+}
+
 fn reconcile_members(
     found: &BTreeMap<Position, Found>,
     (record, group, quorum): (&MembershipRecord, u16, Quorum),
@@ -410,6 +437,7 @@ fn reconcile_members(
     let all = members.set();
     let is_sure = |range: &KeyRange| quorum.suffices(all & !unsure.overlapping(range));
     lost.doubts = doubts.into_iter().filter(|doubt| !is_sure(doubt)).collect();
+    let missing = with_damaged(missing, &hurt);
     let (total, mut proven) = (missing.len() as u64, Vec::new());
     for (done, Missing { key, sequence, has }) in (0..).zip(missing) {
         progress(Progress { stage: "reconciling members", done, total });
@@ -437,6 +465,10 @@ fn reconcile_members(
         proven.iter().any(known)
     };
     let unknown = hurt.into_iter().filter(|(at, it)| !is_proven(at, it) && !is_sure(&it.within));
-    lost.hurt.extend(unknown.map(|(_, it)| it));
+    for (_, it) in unknown {
+        if lost.hurt.iter().all(|known| known.within != it.within) {
+            lost.hurt.push(it);
+        }
+    }
     Ok(members.full)
 }

@@ -18,6 +18,7 @@ const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::follow
 const SUBMISSION: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::submit::a_change"]);
 const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::tests"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
+const HURT: Suite = Suite::of(PACKAGE, "hurt", &["where_all_are_waited_for"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
 const EMPTY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::clear::tests"]);
@@ -88,6 +89,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "mkvs.reconcile.older_has",
         "who has an older write has the newest",
         RECONCILIATION,
+    ),
+    Mutant::new(
+        "mkvs.reconcile.damaged_stays",
+        "a damaged record that is newer than the others' stays",
+        HURT,
     ),
     Mutant::new(
         "mkvs.reconcile.sync",
