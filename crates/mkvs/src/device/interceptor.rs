@@ -128,73 +128,77 @@ impl<A: Interceptor, S: Seat> Intercepted<A, S> {
     }
 }
 
+/// Calls, each with the kind that the interceptor is told of.
+macro_rules! calls {
+    ($($kind:expr => $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {
+            self.call($kind, |engine| engine.$name($($arg),*))
+        })*
+    };
+}
+
+/// Questions about the engine, each with the answer for an engine that was taken away.
+macro_rules! questions {
+    ($($name:ident -> $answer:ty, or $otherwise:expr;)*) => {
+        $(fn $name(&self) -> $answer {
+            self.told(|engine| engine.$name(), $otherwise)
+        })*
+    };
+}
+
+/// Hints about coming calls.
+macro_rules! hints {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        $(fn $name(&self, $($arg: $type),*) {
+            self.look_ahead(|engine| engine.$name($($arg),*));
+        })*
+    };
+}
+
+/// The limits of an engine that was taken away.
+const NOTHING: Limits =
+    Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0, batch_bytes_max: 0 };
+
 impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
-    fn name(&self) -> &'static str {
-        self.told(|engine| engine.name(), "none")
+    questions! {
+        name -> &'static str, or "none";
+        limits -> Limits, or NOTHING;
+        clears_at_once -> bool, or true;
+        now -> UnixMillis, or UnixMillis(0);
+        stats -> Stats, or Stats::default();
     }
 
-    fn limits(&self) -> Limits {
-        let nothing =
-            Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0, batch_bytes_max: 0 };
-        self.told(|engine| engine.limits(), nothing)
-    }
+    hints! { prefetch(key: &[u8]); }
 
-    fn prefetch(&self, key: &[u8]) {
-        self.look_ahead(|engine| engine.prefetch(key));
-    }
-
-    fn get_with(
-        &self,
-        key: &[u8],
-        visibility: Visibility,
-        visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Found> {
-        self.call(Call::Get, |engine| engine.get_with(key, visibility, visit))
-    }
-
-    fn multi_get(
-        &self,
-        keys: &[&[u8]],
-        visibility: Visibility,
-        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
-    ) -> Result<Horizon> {
-        self.call(Call::Look, |engine| engine.multi_get(keys, visibility, visit))
-    }
-
-    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.call(Call::Put(options), |engine| engine.put(key, value, options))
-    }
-
-    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.call(Call::Change(options), |engine| engine.insert(key, value, options))
-    }
-
-    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.call(Call::Change(options), |engine| engine.update(key, value, options))
-    }
-
-    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.call(Call::Delete, |engine| engine.delete(key, options))
-    }
-
-    fn compare_and_set(
-        &self,
-        key: &[u8],
-        expected: Expected<'_>,
-        value: &[u8],
-        options: &WriteOptions,
-    ) -> Result<Outcome> {
-        let call = Call::Change(options);
-        self.call(call, |engine| engine.compare_and_set(key, expected, value, options))
-    }
-
-    fn modify(
-        &self,
-        key: &[u8],
-        options: &WriteOptions,
-        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
-    ) -> Result<Outcome> {
-        self.call(Call::Change(options), |engine| engine.modify(key, options, decide))
+    calls! {
+        Call::Get => get_with(
+            key: &[u8], visibility: Visibility, visit: &mut dyn FnMut(Record<'_>)
+        ) -> Found;
+        Call::Look => multi_get(
+            keys: &[&[u8]], visibility: Visibility, visit: &mut dyn FnMut(usize, Option<Record<'_>>)
+        ) -> Horizon;
+        Call::Put(options) =>
+            put(key: &[u8], value: &[u8], options: &WriteOptions) -> Outcome;
+        Call::Change(options) =>
+            insert(key: &[u8], value: &[u8], options: &WriteOptions) -> Outcome;
+        Call::Change(options) =>
+            update(key: &[u8], value: &[u8], options: &WriteOptions) -> Outcome;
+        Call::Delete => delete(key: &[u8], options: &WriteOptions) -> Outcome;
+        Call::Change(options) => compare_and_set(
+            key: &[u8], expected: Expected<'_>, value: &[u8], options: &WriteOptions
+        ) -> Outcome;
+        Call::Change(options) => modify(
+            key: &[u8], options: &WriteOptions,
+            decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation
+        ) -> Outcome;
+        Call::Look => iterate(cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> u64;
+        Call::Care => len() -> u64;
+        Call::Care => try_len() -> Option<u64>;
+        Call::Care => count() -> ();
+        Call::Delete => clear() -> ();
+        Call::Delete => sweep_expired() -> u64;
+        Call::Care => sync() -> ();
+        Call::Care => close() -> ();
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
@@ -202,50 +206,6 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
             return Ok(Written { sequence: 1, ticket: Ticket::DURABLE, replaced: false });
         }
         self.call(Call::Apply(batch, options), |engine| engine.apply(batch, options))
-    }
-
-    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
-        self.call(Call::Look, |engine| engine.iterate(cursor, count, visit))
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.call(Call::Care, |engine| engine.len())
-    }
-
-    fn try_len(&self) -> Result<Option<u64>> {
-        self.call(Call::Care, |engine| engine.try_len())
-    }
-
-    fn count(&self) -> Result<()> {
-        self.call(Call::Care, |engine| engine.count())
-    }
-
-    fn clear(&self) -> Result<()> {
-        self.call(Call::Delete, |engine| engine.clear())
-    }
-
-    fn clears_at_once(&self) -> bool {
-        self.told(|engine| engine.clears_at_once(), true)
-    }
-
-    fn sweep_expired(&self) -> Result<u64> {
-        self.call(Call::Delete, |engine| engine.sweep_expired())
-    }
-
-    fn now(&self) -> UnixMillis {
-        self.told(|engine| engine.now(), UnixMillis(0))
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.call(Call::Care, |engine| engine.sync())
-    }
-
-    fn stats(&self) -> Stats {
-        self.told(|engine| engine.stats(), Stats::default())
-    }
-
-    fn close(&self) -> Result<()> {
-        self.call(Call::Care, |engine| engine.close())
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
@@ -256,20 +216,12 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
 }
 
 impl<A: Interceptor, S: Seat> Deferred for Intercepted<A, S> {
-    fn commit(&self, horizon: &Horizon) -> Result<bool> {
-        self.call(Call::Care, |engine| engine.commit(horizon))
-    }
+    questions! { visible_ticket -> Ticket, or Ticket::DURABLE; }
 
-    fn visible_ticket(&self) -> Ticket {
-        self.told(|engine| engine.visible_ticket(), Ticket::DURABLE)
-    }
-
-    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
-        self.call(Call::Care, |engine| engine.is_durable(horizon))
-    }
-
-    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
-        self.call(Call::Care, |engine| engine.wait_durable(horizon))
+    calls! {
+        Call::Care => commit(horizon: &Horizon) -> bool;
+        Call::Care => is_durable(horizon: &Horizon) -> bool;
+        Call::Care => wait_durable(horizon: &Horizon) -> ();
     }
 
     fn on_durable(&self, listener: DurableListener) {
@@ -278,12 +230,17 @@ impl<A: Interceptor, S: Seat> Deferred for Intercepted<A, S> {
 }
 
 impl<A: Interceptor, S: Seat> Replicated for Intercepted<A, S> {
-    fn prefetch_to_write(&self, key: &[u8], len: usize) {
-        self.look_ahead(|engine| engine.prefetch_to_write(key, len));
+    questions! { tombstone_horizon -> u64, or 0; }
+
+    hints! {
+        prefetch_to_write(key: &[u8], len: usize);
+        prefetch_replaced(key: &[u8]);
     }
 
-    fn prefetch_replaced(&self, key: &[u8]) {
-        self.look_ahead(|engine| engine.prefetch_replaced(key));
+    calls! {
+        Call::Care => advance_sequence() -> u64;
+        Call::Look => changes_since(sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> ();
+        Call::Care => hold_tombstones(sequence: u64) -> ();
     }
 
     fn put_briefly(
@@ -304,63 +261,26 @@ impl<A: Interceptor, S: Seat> Replicated for Intercepted<A, S> {
             Err(error) => Brief::of(Err(error)),
         }
     }
-
-    fn advance_sequence(&self) -> Result<u64> {
-        self.call(Call::Care, |engine| engine.advance_sequence())
-    }
-
-    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
-        self.call(Call::Look, |engine| engine.changes_since(sequence, visit))
-    }
-
-    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        self.call(Call::Care, |engine| engine.hold_tombstones(sequence))
-    }
-
-    fn tombstone_horizon(&self) -> u64 {
-        self.told(|engine| engine.tombstone_horizon(), 0)
-    }
 }
 
 impl<A: Interceptor, S: Seat> Repairable for Intercepted<A, S> {
-    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
-        self.call(Call::Care, |engine| engine.verify(progress))
+    questions! {
+        proves_absence -> bool, or false;
+        backing -> Backing, or Backing::Whole;
     }
 
-    fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
-        self.call(Call::Care, |engine| engine.scrub(progress))
-    }
-
-    fn check(&self, key: &[u8]) -> Result<bool> {
-        self.call(Call::Care, |engine| engine.check(key))
-    }
-
-    fn proves_absence(&self) -> bool {
-        self.told(|engine| engine.proves_absence(), false)
-    }
-
-    fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
-        self.call(Call::Care, |engine| engine.lost_ranges())
-    }
-
-    fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
-        self.call(Call::Care, |engine| engine.damaged_keys_since(sequence))
-    }
-
-    fn settle(&self, doubt: &KeyRange) -> Result<()> {
-        self.call(Call::Care, |engine| engine.settle(doubt))
+    calls! {
+        Call::Care => verify(progress: &mut dyn FnMut(Progress)) -> VerifyReport;
+        Call::Care => scrub(progress: &mut dyn FnMut(Progress)) -> ScrubReport;
+        Call::Care => check(key: &[u8]) -> bool;
+        Call::Care => lost_ranges() -> Vec<KeyRange>;
+        Call::Care => damaged_keys_since(sequence: u64) -> Vec<DamagedKey>;
+        Call::Care => settle(doubt: &KeyRange) -> ();
+        Call::Care => grow(size: u64) -> ();
     }
 
     fn check_medium(&self) -> Result<()> {
         self.engine.with(|engine| engine.check_medium())?
-    }
-
-    fn grow(&self, size: u64) -> Result<()> {
-        self.call(Call::Care, |engine| engine.grow(size))
-    }
-
-    fn backing(&self) -> Backing {
-        self.told(|engine| engine.backing(), Backing::Whole)
     }
 }
 
