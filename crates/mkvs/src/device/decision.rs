@@ -10,34 +10,6 @@ use coreplane_engine::{
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Makes a write on the device that decides, in any thread.
-pub(crate) type RemoteCall =
-    Box<dyn FnOnce(&dyn StorageEngine, &WriteOptions) -> Result<Outcome> + Send>;
-
-/// A write of one key: decided on one device, made on the others.
-pub(crate) trait Write {
-    /// Makes it on the device that decides, with these options.
-    fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome>;
-
-    /// The same for another thread, with copies of the caller's arguments; none if the caller's own code decides.
-    fn remote_call(&self) -> Option<RemoteCall> {
-        None
-    }
-
-    /// The outcome of the decision, once the write was made.
-    fn decided(&self) -> Decided<'_>;
-
-    /// True if it may result in a delete, whatever an earlier try resulted in.
-    fn may_erase(&self) -> bool {
-        true
-    }
-
-    /// True if the outcome depends on the current record of the key.
-    fn rests_on_old(&self) -> bool {
-        true
-    }
-}
-
 /// A change to make on the other devices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decided<'a> {

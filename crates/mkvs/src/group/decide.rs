@@ -2,7 +2,8 @@
 
 use super::{Group, NotMade};
 use crate::device::Device;
-use crate::device::decision::{Write, is_damage};
+use crate::device::decision::is_damage;
+use crate::device::write::Write;
 use crate::shape::order::Order;
 use crate::shape::position::Devices;
 use coreplane_engine::{Error, Outcome, Result, WriteOptions};
@@ -25,7 +26,7 @@ impl Group {
         self: &Arc<Self>,
         order: &Order,
         options: &WriteOptions,
-        write: &mut dyn Write,
+        write: &mut Write<'_>,
     ) -> Result<Decision> {
         let first = self.device(order.awaited()[0])?;
         match first.pace.puts.of(|| self.decide_on(first, write, options)) {
@@ -41,7 +42,7 @@ impl Group {
         order: &Order,
         error: Error,
         options: &WriteOptions,
-        write: &mut dyn Write,
+        write: &mut Write<'_>,
     ) -> Result<Decision> {
         let awaited = order.awaited();
         for number in awaited[1..].iter().chain(order.others()) {

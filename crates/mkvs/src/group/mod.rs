@@ -33,8 +33,9 @@ mod tests;
 mod watchdog;
 
 use crate::device::Device;
-use crate::device::decision::{Decided, Write, is_damage, is_failure};
+use crate::device::decision::{Decided, is_damage, is_failure};
 use crate::device::ring::Decision;
+use crate::device::write::Write;
 use crate::filter::Filter;
 use crate::in_flight::{Entry, InFlight};
 use crate::membership::states::MemberStates;
@@ -277,7 +278,7 @@ impl Group {
         self: &Arc<Self>,
         hash: u64,
         options: &WriteOptions,
-        write: &mut dyn Write,
+        write: &mut Write<'_>,
     ) -> Result<Outcome> {
         let given = options.sequence;
         loop {
@@ -301,7 +302,7 @@ impl Group {
         self: &Arc<Self>,
         hash: u64,
         options: &WriteOptions,
-        write: &mut dyn Write,
+        write: &mut Write<'_>,
     ) -> Result<Tried> {
         let order = self.order_of(&[hash])?;
         let sequence = options.sequence.unwrap_or_default();

@@ -4,7 +4,8 @@
 //! It is made once: by the processor, or, if the processor ends before that, by the caller. A caller that waits for
 //! a device that is given up gets the error that the device has failed.
 
-use crate::device::decision::{Decided, Write, caught};
+use crate::device::decision::{Decided, caught};
+use crate::device::write::Write;
 use crate::device::{Asked, Device, Scratch};
 use crate::group::Group;
 use crate::shape::prototype::{ReadPath, WritePath};
@@ -133,7 +134,7 @@ impl Group {
     pub(crate) fn decide_on(
         self: &Arc<Self>,
         device: &Arc<Device>,
-        write: &mut dyn Write,
+        write: &mut Write<'_>,
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let remote_call = if self.writes_by_rings() { write.remote_call() } else { None };

@@ -15,7 +15,7 @@ use crate::group::rollback::taken_back;
 use crate::group::{Group, NotMade};
 use crate::in_flight::{Entry, KeyLock, Old, Torn};
 use crate::keyspace::intent::{Intent, Lost, Step as Planned};
-use crate::matrix::Writes;
+use crate::matrix::Matrix;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;
 use crate::shape::position::Devices;
@@ -95,12 +95,12 @@ impl Share<'_> {
     }
 }
 
-impl Writes {
+impl Matrix {
     /// Makes all changes of a batch or none; durable when it returns.
     ///
     /// # Errors
     /// As a write of each, and [`Error::BatchTooLarge`].
-    pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+    pub(crate) fn write_batch(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.keyspace.check_writable()?;
         self.check_batch(batch)?;
         if self.keyspace.relaxed.is_first(options) {

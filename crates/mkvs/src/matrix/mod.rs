@@ -10,24 +10,23 @@
 //! After some of them the filters and the watermark are checked.
 
 pub(crate) mod batch;
-pub(crate) mod condition;
-mod modify;
 mod put;
 
-use crate::device::decision::{Write, is_damage};
+use crate::device::decision::is_damage;
+use crate::device::write::{If, Write};
 use crate::failover::Failover;
 use crate::failover::checkpoint::is_next;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
-use crate::matrix::condition::{Erased, Given, If};
 use crate::rebuild::Rebuild;
 use crate::rebuild::filter_resize::Filters;
 use crate::stats::counters::Count;
-use coreplane_engine::{Batch, Outcome, Result, WriteOptions};
+use coreplane_engine::{Batch, Mutation, Outcome, Record, Result, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,7 +42,6 @@ pub struct Matrix {
     pub(crate) failover: Arc<Failover>,
     pub(crate) filters: Arc<Filters>,
     pub(crate) rebuild: Rebuild,
-    pub(crate) writes: Writes,
     /// It was closed without an error.
     pub(crate) is_clean: AtomicBool,
 }
@@ -55,24 +53,8 @@ impl std::fmt::Debug for Matrix {
     }
 }
 
-/// All writes, and the parts of the matrix that they use.
-pub(crate) struct Writes {
-    keyspace: Arc<Keyspace>,
-    failover: Arc<Failover>,
-    filters: Arc<Filters>,
-}
-
-impl Writes {
-    pub(crate) fn new(
-        keyspace: &Arc<Keyspace>,
-        failover: &Arc<Failover>,
-        filters: &Arc<Filters>,
-    ) -> Self {
-        let (keyspace, failover) = (Arc::clone(keyspace), Arc::clone(failover));
-        Self { keyspace, failover, filters: Arc::clone(filters) }
-    }
-
-    fn write(&self, key: &[u8], options: &WriteOptions, write: &mut dyn Write) -> Result<Outcome> {
+impl Matrix {
+    fn write(&self, key: &[u8], options: &WriteOptions, write: &mut Write<'_>) -> Result<Outcome> {
         let written = self.write_in_turn(key, options, write);
         let Err(error) = &written else { return written };
         // Deletes must not fail for lack of space, since they make space.
@@ -87,7 +69,7 @@ impl Writes {
         &self,
         key: &[u8],
         options: &WriteOptions,
-        write: &mut dyn Write,
+        write: &mut Write<'_>,
     ) -> Result<Outcome> {
         let Self { keyspace, failover, .. } = self;
         keyspace.check_writable()?;
@@ -145,22 +127,52 @@ impl Writes {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         self.keyspace.check_value(value)?;
-        self.write(key, options, &mut Given::new((key, value), condition, options))
+        self.write(key, options, &mut Write::put((key, value), condition, options))
     }
 
-    pub(crate) fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+    /// A delete of a key.
+    pub(crate) fn write_delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let is_given = options.sequence.is_some();
-        let outcome = match self.write(key, options, &mut Erased::new(key, is_given)) {
+        let delete = |of| self.write(key, options, &mut Write::delete(key, of));
+        let outcome = match delete(if is_given { If::Any } else { If::There }) {
             // No member can tell what the record was, and none need be able to.
-            Err(error) if is_damage(&error) && !is_given => {
-                self.write(key, options, &mut Erased::new(key, true))?
-            }
+            Err(error) if is_damage(&error) && !is_given => delete(If::Any)?,
             outcome => outcome?,
         };
         Ok(match outcome {
             Outcome::Kept(ticket) if !is_given => Outcome::Missing(ticket),
             other => other,
         })
+    }
+
+    /// A write that the caller's code decides, given the record.
+    pub(crate) fn write_modified(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        // The caller's value may be too long, and its code may panic: then nothing changes, and the panic goes on
+        // when the write is over.
+        let (mut refused, mut panic) = (Ok(()), None);
+        let mut checked = |record: Option<Record<'_>>| {
+            let decided = catch_unwind(AssertUnwindSafe(|| decide(record)));
+            let mutation = decided.unwrap_or_else(|what| {
+                panic = Some(what);
+                Mutation::Keep
+            });
+            // The last answer counts.
+            refused = match &mutation {
+                Mutation::Put { value, .. } => self.keyspace.check_value(value),
+                _ => Ok(()),
+            };
+            if refused.is_ok() { mutation } else { Mutation::Keep }
+        };
+        let written = self.write(key, options, &mut Write::decided_by(key, &mut checked));
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+        written.and_then(|outcome| refused.map(|()| outcome))
     }
 
     /// Occasionally checks what grows with writes: the filter of the key's group, and the watermark.

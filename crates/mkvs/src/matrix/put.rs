@@ -1,17 +1,22 @@
 //! Unconditional puts.
 
+use crate::device::write::If;
 use crate::filter::hash_of;
 use crate::in_flight::InFlight;
-use crate::matrix::Writes;
-use crate::matrix::condition::If;
+use crate::matrix::Matrix;
 use crate::stats::counters::Count;
 use coreplane_engine::{Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::pin_in;
 use std::sync::atomic::Ordering;
 
-impl Writes {
+impl Matrix {
     /// Puts a value, unconditionally.
-    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+    pub(crate) fn write_put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
         match self.put_fast(key, value, options) {
             Some((sequence, replaced)) => {
                 let ticket = Ticket::DURABLE;

@@ -1,9 +1,9 @@
 //! The engine traits of a matrix.
 
 use crate::device::decision::is_damage;
+use crate::device::write::If;
 use crate::keyspace::intent::own_records;
 use crate::matrix::Matrix;
-use crate::matrix::condition::If;
 use crate::rebuild::compare::difference;
 use coreplane_engine::{
     Batch, Damage, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
@@ -45,19 +45,19 @@ impl Engine for Matrix {
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.writes.put(key, value, options)
+        self.write_put(key, value, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.writes.write_value((key, value), If::Missing, options)
+        self.write_value((key, value), If::Missing, options)
     }
 
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.writes.write_value((key, value), If::There, options)
+        self.write_value((key, value), If::There, options)
     }
 
     fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.writes.delete(key, options)
+        self.write_delete(key, options)
     }
 
     fn compare_and_set(
@@ -67,7 +67,7 @@ impl Engine for Matrix {
         value: &[u8],
         options: &WriteOptions,
     ) -> Result<Outcome> {
-        self.writes.write_value((key, value), expected.into(), options)
+        self.write_value((key, value), expected.into(), options)
     }
 
     fn modify(
@@ -76,11 +76,11 @@ impl Engine for Matrix {
         options: &WriteOptions,
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
-        self.writes.modify(key, options, decide)
+        self.write_modified(key, options, decide)
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        self.writes.apply(batch, options)
+        self.write_batch(batch, options)
     }
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {

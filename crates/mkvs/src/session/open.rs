@@ -19,7 +19,7 @@ use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
 use crate::keyspace::intent::{Intent, kept_records};
 use crate::keyspace::relaxed::{Relaxed, is_unordered};
-use crate::matrix::{Matrix, Writes};
+use crate::matrix::Matrix;
 use crate::membership::loss::Loss;
 use crate::membership::lost_ranges::LostRanges;
 use crate::membership::rack::{Found, Rack, drawn};
@@ -245,7 +245,6 @@ impl Matrix {
             }
         }
         Ok(Self {
-            writes: Writes::new(&keyspace, &failover, &filters),
             rebuild: Rebuild::new(&failover, &filters),
             keyspace,
             failover,

@@ -1,0 +1,156 @@
+//! A write of one key, as its caller has asked for it: decided on one device.
+
+use super::decision::Decided;
+use coreplane_engine::{
+    Expected, Mutation, Outcome, Record, Result, StorageEngine, UnixMillis, WriteOptions,
+};
+use std::borrow::Cow;
+
+/// Makes a write on the device that decides, in any thread.
+pub(crate) type RemoteCall =
+    Box<dyn FnOnce(&dyn StorageEngine, &WriteOptions) -> Result<Outcome> + Send>;
+
+/// The caller's own code, which decides, given the record.
+pub(crate) type Decide<'a> = dyn FnMut(Option<Record<'_>>) -> Mutation + 'a;
+
+/// The condition on which a write is made.
+#[derive(Debug)]
+pub(crate) enum If<'a> {
+    Any,
+    Missing,
+    There,
+    /// As [`Expected`].
+    Absent,
+    Value(Cow<'a, [u8]>),
+    Sequence(u64),
+}
+
+impl<'a> From<Expected<'a>> for If<'a> {
+    fn from(expected: Expected<'a>) -> Self {
+        match expected {
+            Expected::Absent => Self::Absent,
+            Expected::Value(value) => Self::Value(Cow::Borrowed(value)),
+            Expected::Sequence(sequence) => Self::Sequence(sequence),
+        }
+    }
+}
+
+impl If<'_> {
+    fn copy(&self) -> If<'static> {
+        match self {
+            Self::Any => If::Any,
+            Self::Missing => If::Missing,
+            Self::There => If::There,
+            Self::Absent => If::Absent,
+            Self::Value(value) => If::Value(Cow::Owned(value.to_vec())),
+            Self::Sequence(sequence) => If::Sequence(*sequence),
+        }
+    }
+
+    /// Makes a write that the caller has given as a whole: a value, or, with none, a delete.
+    fn make(
+        &self,
+        engine: &dyn StorageEngine,
+        (key, value): (&[u8], Option<&[u8]>),
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        let Some(value) = value else {
+            return match self {
+                Self::Any => engine.delete(key, options),
+                // Only if there is a record: a device receives a sequence, and would leave a tombstone for an absent
+                // key.
+                _ => engine.modify(key, options, &mut |record| {
+                    record.map_or(Mutation::Keep, |_| Mutation::Delete)
+                }),
+            };
+        };
+        let expected = match self {
+            Self::Any => return engine.put(key, value, options),
+            Self::Missing => return engine.insert(key, value, options),
+            Self::There => return engine.update(key, value, options),
+            Self::Absent => Expected::Absent,
+            Self::Value(value) => Expected::Value(value),
+            Self::Sequence(sequence) => Expected::Sequence(*sequence),
+        };
+        engine.compare_and_set(key, expected, value, options)
+    }
+}
+
+/// A write of one key: decided on one device, made on the others.
+pub(crate) struct Write<'a> {
+    key: &'a [u8],
+    /// The value and its expiry; none: a delete.
+    put: Option<(Cow<'a, [u8]>, Option<UnixMillis>)>,
+    condition: If<'a>,
+    /// Decides instead of the condition, and gives the value.
+    decide: Option<&'a mut Decide<'a>>,
+}
+
+impl<'a> Write<'a> {
+    pub(crate) fn put(
+        (key, value): (&'a [u8], &'a [u8]),
+        condition: If<'a>,
+        options: &WriteOptions,
+    ) -> Self {
+        let put = Some((Cow::Borrowed(value), options.expires_at));
+        Self { key, put, condition, decide: None }
+    }
+
+    pub(crate) fn delete(key: &'a [u8], condition: If<'a>) -> Self {
+        Self { key, put: None, condition, decide: None }
+    }
+
+    pub(crate) fn decided_by(key: &'a [u8], decide: &'a mut Decide<'a>) -> Self {
+        Self { key, put: None, condition: If::There, decide: Some(decide) }
+    }
+
+    /// Makes it on the device that decides, with these options.
+    pub(crate) fn decide(
+        &mut self,
+        engine: &dyn StorageEngine,
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        let Self { key, put, condition, decide } = self;
+        let Some(decide) = decide else {
+            let value = put.as_ref().map(|(value, _)| &**value);
+            return condition.make(engine, (key, value), options);
+        };
+        engine.modify(key, options, &mut |record| {
+            let old = record.as_ref().map(|record| record.value);
+            let mutation = decide(record);
+            *put = match &mutation {
+                Mutation::Put { value, expires_at } => Some((value.clone().into(), *expires_at)),
+                Mutation::Expire(at) => old.map(|value| (value.to_vec().into(), *at)),
+                Mutation::Keep | Mutation::Delete => None,
+            };
+            mutation
+        })
+    }
+
+    /// The same for another thread, with copies of the caller's arguments; none if the caller's own code decides.
+    pub(crate) fn remote_call(&self) -> Option<RemoteCall> {
+        if self.decide.is_some() {
+            return None;
+        }
+        let (key, condition) = (self.key.to_vec(), self.condition.copy());
+        let value = self.put.as_ref().map(|(value, _)| value.to_vec());
+        Some(Box::new(move |engine, options| {
+            condition.make(engine, (&key, value.as_deref()), options)
+        }))
+    }
+
+    /// The outcome of the decision, once the write was made.
+    pub(crate) fn decided(&self) -> Decided<'_> {
+        Decided { key: self.key, put: self.put.as_ref().map(|(value, at)| (&**value, *at)) }
+    }
+
+    /// True if it may result in a delete, whatever an earlier try resulted in.
+    pub(crate) fn may_erase(&self) -> bool {
+        self.put.is_none() || self.decide.is_some()
+    }
+
+    /// True if the outcome depends on the current record of the key.
+    pub(crate) fn rests_on_old(&self) -> bool {
+        !matches!(self.condition, If::Any)
+    }
+}
