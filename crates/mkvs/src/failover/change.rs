@@ -124,8 +124,7 @@ impl Failover {
         if group.members() & bit == 0 {
             return Ok(());
         }
-        let before = record.clone();
-        self.commit_with(&mut record, &before, vec![position], Joiner::default())
+        self.commit_with(&mut record, vec![position], Joiner::default())
     }
 
     /// Puts a changed record in force: it is durable on all current members when it returns. A device that
@@ -134,12 +133,8 @@ impl Failover {
     ///
     /// # Errors
     /// If a group would have no member, and if a device is full.
-    pub(crate) fn commit(
-        &self,
-        record: &mut MembershipRecord,
-        before: &MembershipRecord,
-    ) -> Result<()> {
-        self.commit_with(record, before, vec![], Joiner::default())
+    pub(crate) fn commit(&self, record: &mut MembershipRecord) -> Result<()> {
+        self.commit_with(record, vec![], Joiner::default())
     }
 
     /// Changes the record, likewise, and returns it locked.
@@ -151,9 +146,8 @@ impl Failover {
         change: impl FnOnce(&mut MembershipRecord),
     ) -> Result<MutexGuard<'_, MembershipRecord>> {
         let mut record = self.membership.lock();
-        let before = record.clone();
         change(&mut record);
-        self.commit(&mut record, &before)?;
+        self.commit(&mut record)?;
         Ok(record)
     }
 
@@ -161,7 +155,6 @@ impl Failover {
     pub(crate) fn commit_with(
         &self,
         record: &mut MembershipRecord,
-        before: &MembershipRecord,
         gone: Vec<Position>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
@@ -170,7 +163,7 @@ impl Failover {
         let committed = self.try_commit(record, &mut leaving, gone, joiner);
         if committed.is_err() {
             let epoch = record.epoch + 1;
-            record.clone_from(before);
+            record.clone_from(&self.membership.now());
             record.epoch = epoch;
             self.write_to_members(record, joiner);
             self.membership.publish(record);

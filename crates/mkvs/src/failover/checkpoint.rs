@@ -85,9 +85,8 @@ impl Failover {
         let doubt = doubts.iter().map(|(_, doubt, _)| doubt.sequence).min();
         let unsure = doubt.into_iter().chain(self.intents.least()).min();
         let sure = unsure.map_or(newest, |unsure| newest.min(unsure.saturating_sub(1)));
-        let before = record.clone();
         record.watermark = record.watermark.max(sure.min(self.watermark.load(Ordering::Acquire)));
-        self.commit(&mut record, &before)?;
+        self.commit(&mut record)?;
         let held = record.clone();
         drop(record);
         // All records first: if a device has dropped tombstones, every record that is found has that watermark.
@@ -126,9 +125,8 @@ impl Failover {
         let mut record = self.membership.lock();
         let below = given.saturating_sub(1);
         if record.watermark > below {
-            let before = record.clone();
             record.watermark = below;
-            self.commit(&mut record, &before)?;
+            self.commit(&mut record)?;
         }
         // If the record could not be written, the next such write must try again.
         self.watermark.fetch_min(below, Ordering::AcqRel);
@@ -148,9 +146,8 @@ impl Failover {
     pub(crate) fn note_relaxed(&self) -> Result<()> {
         let mut record = self.membership.lock();
         if !record.is_relaxed {
-            let before = record.clone();
             record.is_relaxed = true;
-            self.commit(&mut record, &before)?;
+            self.commit(&mut record)?;
         }
         self.keyspace.relaxed.note();
         Ok(())

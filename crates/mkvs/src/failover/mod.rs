@@ -59,7 +59,9 @@ impl Failover {
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
         if self.keyspace.lost_ranges.forget_key(group, key) {
             // Durable with the next record; after a crash before that the write is found again.
-            self.membership.lock().lost_ranges.retain(|it| it.key() != Some((group, key)));
+            let mut record = self.membership.lock();
+            record.lost_ranges.retain(|it| it.key() != Some((group, key)));
+            self.membership.publish(&record);
         }
     }
 
@@ -81,14 +83,12 @@ impl Failover {
         let mut it = LostRange::new(group, just(key));
         it.end(sequence);
         let mut record = self.membership.lock();
-        let before = record.clone();
         record.lost_ranges.retain(|other| other.key() != it.key());
-        let taken = record.take_lost_ranges(std::slice::from_ref(&it));
-        if taken.is_err() {
-            record.clone_from(&before);
+        if let Err(error) = record.take_lost_ranges(std::slice::from_ref(&it)) {
+            record.clone_from(&self.membership.now());
+            return Err(error);
         }
-        taken?;
-        self.commit(&mut record, &before)?;
+        self.commit(&mut record)?;
         self.keyspace.lost_ranges.renew(&it);
         Ok(())
     }

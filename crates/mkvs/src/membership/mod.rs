@@ -35,9 +35,9 @@ use std::sync::Arc;
 /// The membership of an open matrix.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    /// The next record. A change holds it, also while devices write the record.
+    /// The next record: the one in force, unless a change holds it, also while devices write the record.
     next: Mutex<MembershipRecord>,
-    /// The record in force. Readers of it wait for no device.
+    /// The record in force, which a change that fails goes back to. Readers of it wait for no device.
     current: RwLock<Arc<MembershipRecord>>,
 }
 

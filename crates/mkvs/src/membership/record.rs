@@ -53,7 +53,7 @@ struct Versioned {
 }
 
 /// The membership record of a device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MembershipRecord {
     version: u32,
     /// The identity of the matrix.
@@ -126,25 +126,13 @@ impl MembershipRecord {
         Self {
             version: VERSION,
             matrix,
-            position: Position { group: 0, device: 0 },
-            identity: String::new(),
             epoch: 1,
-            committed: 0,
             ack,
-            prototype: crate::shape::prototype::Prototype::default(),
             members,
             primaries,
-            planned: None,
             owners: crate::shape::slots::deal(groups),
-            moving: BTreeMap::new(),
-            has_guests: false,
-            is_clearing: false,
-            is_clean: false,
-            watermark: 0,
-            is_relaxed: false,
             held: u64::MAX,
-            horizon: 0,
-            lost_ranges: Vec::new(),
+            ..Self::default()
         }
     }
 

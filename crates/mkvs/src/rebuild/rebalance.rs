@@ -105,10 +105,9 @@ impl Rebuild {
             assemble_group(&Arc::downgrade(&self.failover), number, (devices, primary), parts)?;
         // All devices have a record by now: the group exists as soon as the record of one device says so.
         let mut record = self.failover.membership.lock();
-        let before = record.clone();
         found(&mut record);
         let joiner = Joiner { group: Some(&group), ..Joiner::default() };
-        self.failover.commit_with(&mut record, &before, vec![], joiner)?;
+        self.failover.commit_with(&mut record, vec![], joiner)?;
         self.keyspace.has_guests.store(true, Ordering::Release);
         if !self.keyspace.groups.push(group) {
             return Err(Error::Unusable("a group was added at the same time".to_owned()));
@@ -332,14 +331,13 @@ impl Rebuild {
         }
         let mut record = self.failover.membership.lock();
         self.check_going_on()?;
-        let before = record.clone();
         for (slot, to) in slots {
             record.owners[*slot] = *to;
             record.moving.remove(&(*slot as u16));
         }
         // The new owner received no tombstones that the old one had dropped.
         record.horizon = record.horizon.max(horizon);
-        self.failover.commit(&mut record, &before)?;
+        self.failover.commit(&mut record)?;
         self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         Ok(())
     }

@@ -271,11 +271,10 @@ impl Rebuild {
     /// Gives a device another state: durably on all members, when it returns.
     fn write_state(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
         let mut record = self.failover.membership.lock();
-        let before = record.clone();
         let members = record.members.get_mut(usize::from(place.group));
         let it = members.and_then(|members| members.get_mut(usize::from(place.device)));
         *it.ok_or_else(|| no_such(place))? = member.clone();
-        self.failover.commit(&mut record, &before)?;
+        self.failover.commit(&mut record)?;
         Ok(record.clone())
     }
 
@@ -403,7 +402,6 @@ impl Rebuild {
         // From here to the end no member can leave.
         self.keyspace.check_writable()?;
         check_joining(group, device)?;
-        let before = record.clone();
         // Before the record makes it current: an error leaves the record as it was.
         let left_out = left_out(group, device, lost)?;
         record.take_lost_ranges(&left_out)?;
@@ -411,7 +409,7 @@ impl Rebuild {
         // It received no tombstones that its peers had dropped.
         record.horizon = record.horizon.max(horizon);
         let joiner = Joiner { device: Some(place), ..Joiner::default() };
-        self.failover.commit_with(&mut record, &before, vec![], joiner)?;
+        self.failover.commit_with(&mut record, vec![], joiner)?;
         self.keyspace.lost_ranges.add(&left_out);
         self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         let of_group = |hash: u64| self.keyspace.is_of(group.number, hash);

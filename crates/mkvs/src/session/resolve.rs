@@ -182,15 +182,15 @@ pub(crate) fn resolve(
         if found.keys().any(is_here) {
             continue;
         }
-        let loss = match take_outdated(&mut outdated, &record, group) {
-            copies if copies.is_empty() => promote(&found, &mut record, group, accept_loss)?,
-            copies => {
-                let loss = put_back(&copies, &mut record, (group, committed), accept_loss)?;
-                found.extend(copies);
-                loss
-            }
-        };
-        losses.push(loss);
+        // The newest of its older copies, or the newest of its devices that were left out.
+        let mut kept = take_outdated(&mut outdated, &record, group);
+        let is_outdated = !kept.is_empty();
+        if !is_outdated {
+            kept = take_left_out(&mut found, &record, group);
+        }
+        let of = (group, is_outdated.then_some(committed));
+        losses.push(go_on_with(&kept, &mut record, of, accept_loss)?);
+        found.extend(kept);
     }
     found.retain(|position, _| record.is_current(*position));
     let is_missing = |at: &Position| record.is_current(*at) && !found.contains_key(at);
@@ -256,74 +256,61 @@ fn banish(record: &mut MembershipRecord, position: Position) {
     }
 }
 
-/// Continues a group without a present current device with the newest of its present devices.
-fn promote(
-    found: &BTreeMap<Position, Found>,
-    record: &mut MembershipRecord,
+/// Takes the newest device of a group that was left out. One that was being filled has an unknown part of the
+/// records.
+fn take_left_out(
+    found: &mut BTreeMap<Position, Found>,
+    record: &MembershipRecord,
     group: u16,
-    accept_loss: bool,
-) -> Result<Loss> {
-    // A device that was being filled has an unknown part of the records.
+) -> BTreeMap<Position, Found> {
     let is_whole = |at: &Position| {
         record.member(*at).is_some_and(|member| member.state == MemberState::Absent)
     };
-    let stale = found.iter().filter(|(at, _)| at.group == group && is_whole(at));
-    let newest = stale.max_by_key(|(_, device)| (device.record.epoch, device.record.watermark));
+    let left_out = found.extract_if(.., |at, _| at.group == group && is_whole(at));
+    let newest = left_out.max_by_key(|(_, it)| (it.record.epoch, it.record.watermark));
+    newest.into_iter().collect()
+}
+
+/// Continues a group without a present current device with these devices: one that was left out, or, with the
+/// committed epoch, older copies of themselves, as out of a backup.
+fn go_on_with(
+    kept: &BTreeMap<Position, Found>,
+    record: &mut MembershipRecord,
+    (group, committed): (u16, Option<u64>),
+    accept_loss: bool,
+) -> Result<Loss> {
     let none = format!("group {group} has no current device here");
     let current = record.positions().filter(|at| at.group == group && record.is_current(*at));
-    let missing: Vec<Position> = current.collect();
-    let Some((position, device)) = newest else {
+    let missing: Vec<Position> = current.filter(|at| !kept.contains_key(at)).collect();
+    let newest = kept.values().map(|it| (it.record.epoch, it.record.watermark)).max();
+    let Some((epoch, watermark)) = newest else {
         return Err(Error::Unusable(format!("{none}: one of {} is needed", names(&missing))));
     };
-    let (position, MembershipRecord { epoch, watermark, .. }) = (*position, &device.record);
+    let here: Vec<Position> = kept.keys().copied().collect();
     if !accept_loss {
+        let (names, at) = (names(&here), format!("epoch {epoch}, watermark {watermark}"));
+        let which = match committed {
+            Some(committed) => format!(
+                ": {names} are older copies of themselves, as out of a backup ({at}; its members have \
+                 gone on to epoch {committed})"
+            ),
+            None => format!("; {names} is, which was left out ({at})"),
+        };
         return Err(Error::Unusable(format!(
-            "{none}; {position} is, which was left out (epoch {epoch}, watermark {watermark}): what was \
-             written to the group since would be lost (accept loss to open it)"
+            "{none}{which}: what was written to the group since would be lost (accept loss to open it)"
         )));
     }
     // The peers have made or taken back its unfinished batches since.
-    Intent::drop_all(&*device.engine)?;
+    kept.values().try_for_each(|device| Intent::drop_all(&*device.engine))?;
     missing.iter().for_each(|at| banish(record, *at));
-    record.stand(position, MemberState::Current);
-    record.name_primary(group, position.device);
+    for at in &here {
+        record.stand(*at, MemberState::Current);
+        record.name_primary(group, at.device);
+    }
     // It may have keys that have moved since, and new sequences must be above those of the missing devices.
     (record.has_guests, record.is_clean) = (true, false);
-    let (kept, what) = (vec![position], STALE);
-    Ok(Loss { group, missing, kept, epoch: *epoch, watermark: *watermark, what })
-}
-
-/// Continues a group whose present devices are all older copies of themselves, from a backup, with the newest
-/// of these.
-fn put_back(
-    copies: &BTreeMap<Position, Found>,
-    record: &mut MembershipRecord,
-    (group, committed): (u16, u64),
-    accept_loss: bool,
-) -> Result<Loss> {
-    let kept: Vec<Position> = copies.keys().copied().collect();
-    let current = record.positions().filter(|at| at.group == group && record.is_current(*at));
-    let missing: Vec<Position> = current.filter(|at| !copies.contains_key(at)).collect();
-    let newest = copies.values().map(|it| (it.record.epoch, it.record.watermark)).max();
-    let (epoch, watermark) = newest.unwrap_or((0, 0));
-    if !accept_loss {
-        let names = names(&kept);
-        return Err(Error::Unusable(format!(
-            "group {group} has no current device here: {names} are older copies of themselves, as out of a \
-             backup (epoch {epoch}, watermark {watermark}; its members have gone on to epoch {committed}): what \
-             was written to the group since would be lost (accept loss to open it)"
-        )));
-    }
-    for device in copies.values() {
-        // As for a device that was left out.
-        Intent::drop_all(&*device.engine)?;
-    }
-    missing.iter().for_each(|at| banish(record, *at));
-    if let Some(last) = kept.last() {
-        record.name_primary(group, last.device);
-    }
-    (record.has_guests, record.is_clean) = (true, false);
-    Ok(Loss { group, missing, kept, epoch, watermark, what: OUTDATED })
+    let what = if committed.is_some() { OUTDATED } else { STALE };
+    Ok(Loss { group, missing, kept: here, epoch, watermark, what })
 }
 
 /// The losses without the members that are `away`; none if everything is certainly present.

@@ -54,7 +54,9 @@ impl std::str::FromStr for Ack {
 }
 
 /// The place of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 pub struct Position {
     /// The group.
     pub group: u16,
