@@ -43,6 +43,7 @@ use crate::device::decision::Decided;
 use crate::device::fault_guard::{FaultGuard, Guarded};
 use crate::device::ring::{Decisions, RING_BYTES};
 use crate::in_flight::track::{Track, Way};
+use crate::shape::position::Position;
 use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
 use backlog::Backlog;
@@ -102,7 +103,8 @@ pub(crate) struct Scratch {
 
 /// A device of a group.
 pub(crate) struct Device {
-    /// Its number in the group.
+    /// Its place, and its number in the group.
+    pub(crate) at: Position,
     pub(crate) number: u8,
     pub(crate) engine: Arc<dyn StorageEngine>,
     /// The guard around the engine.
@@ -164,9 +166,10 @@ pub(crate) fn make(
 }
 
 impl Device {
-    pub(crate) fn new(number: u8, Guarded { engine, fault_guard }: Guarded) -> Self {
+    pub(crate) fn new(at: Position, Guarded { engine, fault_guard }: Guarded) -> Self {
         Self {
-            number,
+            at,
+            number: at.device,
             engine,
             fault_guard,
             pace: Pace::new(),

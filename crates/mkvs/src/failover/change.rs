@@ -88,14 +88,14 @@ impl Failover {
     ///
     /// # Errors
     /// If it was the last of its group.
-    pub(crate) fn demote(&self, position: Position, device: &Device) -> Result<()> {
-        let mut backoff = Backoff::new();
+    pub(crate) fn end_membership(&self, device: &Device) -> Result<()> {
+        let (at, mut backoff) = (device.at, Backoff::new());
         loop {
-            let is_primary = self.membership.now().primary_of(position.group) == position.device;
-            let demoted = self.try_demote(position, device);
-            let group = self.keyspace.groups.get(usize::from(position.group));
+            let is_primary = self.membership.now().primary_of(at.group) == at.device;
+            let demoted = self.try_demote(device);
+            let group = self.keyspace.groups.get(usize::from(at.group));
             let mut others = group.into_iter().flat_map(|group| group.of(group.members()));
-            let fails = |it: &&Arc<Device>| it.number != position.device && it.is_failing();
+            let fails = |it: &&Arc<Device>| it.number != at.device && it.is_failing();
             // The failing member cannot make a write that the primary has. When its processor has tried to leave,
             // either it has left or the writes that it lacks are noted.
             if demoted.is_ok() || !is_primary || !others.any(|other| fails(&other)) {
@@ -105,26 +105,26 @@ impl Failover {
         }
     }
 
-    fn try_demote(&self, position: Position, device: &Device) -> Result<()> {
+    fn try_demote(&self, device: &Device) -> Result<()> {
+        let at = device.at;
         let mut record = self.membership.lock();
-        let Some(group) = self.keyspace.groups.iter().find(|group| group.number == position.group)
-        else {
-            return Err(Error::Unusable(format!("there is no device {position}")));
+        let Some(group) = self.keyspace.groups.iter().find(|group| group.number == at.group) else {
+            return Err(Error::Unusable(format!("there is no device {at}")));
         };
         if !group.is_there(device) {
             return Ok(());
         }
-        let bit = 1 << position.device;
+        let bit = 1 << at.device;
         if group.followers() & bit != 0 && group.members() & bit == 0 {
             // No write counts on it yet.
-            group.states.leave(position.device);
+            group.states.leave(at.device);
             self.keyspace.settle_group(group);
             return Ok(());
         }
         if group.members() & bit == 0 {
             return Ok(());
         }
-        self.commit_with(&mut record, vec![position], Joiner::default())
+        self.commit_with(&mut record, vec![at], Joiner::default())
     }
 
     /// Puts a changed record in force: it is durable on all current members when it returns. A device that
@@ -255,7 +255,7 @@ impl Failover {
             };
             let mut patience = group.rules.answers_within.map(Patience::new);
             for device in group.of(record.current_of(group.number) & group.members()) {
-                let at = Position { group: group.number, device: device.number };
+                let at = device.at;
                 match device.drain_within(patience.as_mut()) {
                     Drained::All => {}
                     Drained::Failing => failing.push(at),
@@ -341,9 +341,8 @@ impl Failover {
         let mut devices = Vec::new();
         for group in self.keyspace.groups.iter().chain(joiner.group) {
             for device in group.of(record.current_of(group.number)) {
-                let at = Position { group: group.number, device: device.number };
                 let is_primary = record.primary_of(group.number) == device.number;
-                devices.push((is_primary, at, Arc::clone(device)));
+                devices.push((is_primary, device.at, Arc::clone(device)));
             }
         }
         devices.sort_by_key(|(is_primary, ..)| *is_primary);

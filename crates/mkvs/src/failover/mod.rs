@@ -1,10 +1,11 @@
 //! Changes of the membership while the matrix is open, and the stable watermark.
 
-pub(crate) mod assembly;
 pub(crate) mod change;
 pub(crate) mod checkpoint;
 pub(crate) mod departure;
 
+use crate::device::Device;
+use crate::group::Superior;
 use crate::keyspace::Keyspace;
 use crate::keyspace::intent::Intents;
 use crate::membership::Membership;
@@ -64,19 +65,19 @@ impl Failover {
             self.membership.publish(&record);
         }
     }
+}
 
-    /// Notes that the record of a key is about to be written anew with a later sequence. If the current
-    /// record may not be the last write, the key is a lost range up to that sequence: durably, when it
-    /// returns.
+impl Superior for Failover {
+    fn demote(&self, device: &Device) -> Result<()> {
+        self.end_membership(device)
+    }
+
+    /// If the current record may not be the last write, the key is a lost range up to the new sequence: durably,
+    /// when it returns.
     ///
     /// # Errors
     /// If the record cannot be written, or is full.
-    pub(crate) fn keep_lost_range(
-        &self,
-        (group, key): (u16, &[u8]),
-        known: u64,
-        sequence: u64,
-    ) -> Result<()> {
+    fn renew(&self, (group, key): (u16, &[u8]), known: u64, sequence: u64) -> Result<()> {
         if self.keyspace.lost_ranges.since(group, key).is_none_or(|since| known > since) {
             return Ok(());
         }

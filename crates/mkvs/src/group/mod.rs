@@ -36,30 +36,32 @@ use crate::device::Device;
 use crate::device::decision::{Decided, is_damage, is_failure};
 use crate::device::ring::Decision;
 use crate::device::write::Write;
-use crate::filter::Filter;
+use crate::filter::{CAPACITY_MIN, Filter};
 use crate::in_flight::{Entry, InFlight};
 use crate::membership::states::MemberStates;
 use crate::shape::append_list::AppendList;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::Devices;
-use crate::shape::position::{Ack, DEVICES_MAX, Position};
+use crate::shape::position::{Ack, DEVICES_MAX};
 use crate::shape::prototype::{Paths, Prototype};
 use crate::stats::counters::Asked;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
 use crossbeam_utils::CachePadded;
 use rollback::taken_back;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use watchdog::Watch;
 
-/// Called when a device has failed: makes that durable, or returns why that is impossible.
-pub(crate) type Demote = Box<dyn Fn(Position, &Device) -> Result<()> + Send + Sync>;
+/// The membership of the matrix, which a group informs.
+pub(crate) trait Superior: Send + Sync {
+    /// A device has failed: makes that durable, or returns why that is impossible.
+    fn demote(&self, device: &Device) -> Result<()>;
 
-/// Called before the record of a key is written anew with a later sequence: gets the group and the key, the old
-/// sequence and the new one.
-pub(crate) type Renew = Box<dyn Fn((u16, &[u8]), u64, u64) -> Result<()> + Send + Sync>;
+    /// The record of a key of a group is about to be written anew: gets the old sequence and the new one.
+    fn renew(&self, key: (u16, &[u8]), known: u64, sequence: u64) -> Result<()>;
+}
 
 /// No device.
 const NOBODY: u32 = u32::MAX;
@@ -93,22 +95,8 @@ pub(crate) struct Group {
     pub(crate) sequence: Arc<CachePadded<AtomicU64>>,
     pub(crate) rules: Rules,
     pub(crate) watch: Watch,
-    demote: Demote,
-    renew: Renew,
-}
-
-/// The parts of a group.
-pub(crate) struct Parts {
-    pub(crate) number: u16,
-    pub(crate) devices: Vec<Arc<Device>>,
-    pub(crate) members: Devices,
-    pub(crate) primary: u8,
-    pub(crate) filter: Filter,
-    pub(crate) in_flight: Arc<InFlight>,
-    pub(crate) sequence: Arc<CachePadded<AtomicU64>>,
-    pub(crate) rules: Rules,
-    pub(crate) demote: Demote,
-    pub(crate) renew: Renew,
+    /// Gone once the matrix is dropped.
+    superior: Weak<dyn Superior>,
 }
 
 /// How a group is written and read.
@@ -144,9 +132,19 @@ enum Tried {
 }
 
 impl Group {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { number, devices, members, primary, filter, .. } = parts;
-        let Parts { in_flight, sequence, rules, demote, renew, .. } = parts;
+    /// A group with these devices as its members, whose filter has no keys yet.
+    ///
+    /// # Errors
+    /// If there is no memory for the filter.
+    pub(crate) fn new(
+        superior: Weak<dyn Superior>,
+        number: u16,
+        (devices, primary): (Vec<Arc<Device>>, u8),
+        (in_flight, sequence, rules): (Arc<InFlight>, Arc<CachePadded<AtomicU64>>, Rules),
+    ) -> Result<Arc<Self>> {
+        let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
+        let filter = Filter::with_capacity(CAPACITY_MIN);
+        let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
         let group = Self {
             number,
             places: [const { AtomicU32::new(NOBODY) }; DEVICES_MAX],
@@ -164,11 +162,10 @@ impl Group {
             sequence,
             rules,
             watch: Watch::default(),
-            demote,
-            renew,
+            superior,
         };
         devices.into_iter().for_each(|device| group.place(device));
-        group
+        Ok(Arc::new(group))
     }
 
     /// Puts a device in its place, where it is found from now on. Callers that have found the device before it go
@@ -240,7 +237,11 @@ impl Group {
     pub(crate) fn drop_member(&self, device: &Device) -> Result<()> {
         // A thread that makes another change does not wait for this device meanwhile.
         let _failing = device.fail();
-        (self.demote)(Position { group: self.number, device: device.number }, device)
+        self.superior()?.demote(device)
+    }
+
+    fn superior(&self) -> Result<Arc<dyn Superior>> {
+        self.superior.upgrade().ok_or(Error::Closed)
     }
 
     /// The membership is durable: from here on these are the members, and this is their primary.

@@ -101,7 +101,7 @@ impl Group {
     /// # Errors
     /// If that cannot be made durable.
     pub(crate) fn renew(&self, key: &[u8], known: u64, sequence: u64) -> Result<()> {
-        (self.renew)((self.number, key), known, sequence)
+        self.superior()?.renew((self.number, key), known, sequence)
     }
 
     /// The record before a write that was made on some devices, and its sequence, from a member on which the write

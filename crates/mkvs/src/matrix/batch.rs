@@ -80,7 +80,7 @@ impl Share<'_> {
             if let Err(error) = change(&*device.engine) {
                 device.note_failure(&error);
                 if self.group.drop_member(device).is_err() {
-                    let at = format!("g{}d{}", self.group.number, device.number);
+                    let at = device.at;
                     let what = format!("{at} could not change the batch's intent ({error})");
                     changed = Err(Error::Unusable(what));
                 }

@@ -129,17 +129,14 @@ impl Look<'_> {
             device.engine.get_with(key, Visibility::Durable, &mut |shown| {
                 record = self.lasts(&shown).then(|| (mark_of(&shown), shown.sequence));
             })?;
-            found.push((device.number, record));
+            found.push((device.at, record));
         }
         if found.iter().all(|(_, record)| *record == found[0].1) {
             return Ok(None);
         }
-        let told = found.iter().map(|(number, record)| {
-            let name = format!("g{}d{number}", self.group.number);
-            match record {
-                Some((_, sequence)) => format!("{name} has it of {sequence}"),
-                None => format!("{name} has it not"),
-            }
+        let told = found.iter().map(|(at, record)| match record {
+            Some((_, sequence)) => format!("{at} has it of {sequence}"),
+            None => format!("{at} has it not"),
         });
         Ok(Some(told.collect::<Vec<_>>().join(", ")))
     }

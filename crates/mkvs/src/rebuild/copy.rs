@@ -313,6 +313,7 @@ impl Rebuild {
 mod tests {
     use super::*;
     use crate::device::fault_guard::guarded;
+    use crate::shape::position::Position;
     use coreplane_bptree::{Bptree, Options};
     use coreplane_engine::{Engine, WriteOptions};
     use coreplane_pmem::MediaChoice;
@@ -327,7 +328,7 @@ mod tests {
             let value = vec![key; 1 << 20];
             let _outcome = engine.put(&[key], &value, &WriteOptions::default()).expect("put");
         }
-        let device = Device::new(0, guarded(Arc::new(engine)).expect("a device"));
+        let device = Device::new(Position::default(), guarded(Arc::new(engine)).expect("a device"));
         let (items, next) = items_of(&device, 0);
         let with_values = items.iter().filter(|item| item.put.is_some());
         assert_eq!((items.len(), with_values.count(), next.expect("the last")), (12, 8, 0));

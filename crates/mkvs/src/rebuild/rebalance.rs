@@ -19,7 +19,6 @@ use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::fault_guard::guarded;
 use crate::device::records::each_lot;
-use crate::failover::assembly::assemble_group;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
@@ -93,7 +92,7 @@ impl Rebuild {
             engine.hold_tombstones(0)?;
             self.keyspace.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
             planned.at(place).write(engine)?;
-            devices.push(Arc::new(Device::new(place.device, checked)));
+            devices.push(Arc::new(Device::new(place, checked)));
         }
         let parts = (
             Arc::clone(&self.keyspace.in_flight),
@@ -101,8 +100,8 @@ impl Rebuild {
             self.keyspace.groups[0].rules,
         );
         let primary = devices.len().saturating_sub(1) as u8;
-        let group =
-            assemble_group(&Arc::downgrade(&self.failover), number, (devices, primary), parts)?;
+        let superior = Arc::downgrade(&self.failover);
+        let group = Group::new(superior, number, (devices, primary), parts)?;
         // All devices have a record by now: the group exists as soon as the record of one device says so.
         let mut record = self.failover.membership.lock();
         found(&mut record);

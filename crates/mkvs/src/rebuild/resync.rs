@@ -86,7 +86,7 @@ impl Rebuild {
         Intent::drop_all(engine)?;
         filter_snapshot::drop_all(engine)?;
         self.failover.damaged.lock().retain(|(damaged, _)| *damaged != place);
-        let device = Arc::new(Device::new(place.device, checked));
+        let device = Arc::new(Device::new(place, checked));
         let before = group.device(place.device).ok().cloned();
         {
             // A thread that finds from here on that the previous device has failed comes too late.
@@ -188,7 +188,7 @@ impl Rebuild {
                 "{place} is a current device, and was removed from its place: a fresh device can take it"
             )));
         }
-        self.failover.demote(place, group.device(place.device)?)
+        self.failover.end_membership(group.device(place.device)?)
     }
 
     /// The device that was at a place before, if it is present.
@@ -396,7 +396,6 @@ impl Rebuild {
             device.drain();
         }
         device.engine.sync()?;
-        let place = Position { group: group.number, device: device.number };
         let horizon = group.settled()?.engine.tombstone_horizon();
         let mut record = self.failover.membership.lock();
         // From here to the end no member can leave.
@@ -405,15 +404,15 @@ impl Rebuild {
         // Before the record makes it current: an error leaves the record as it was.
         let left_out = left_out(group, device, lost)?;
         record.take_lost_ranges(&left_out)?;
-        record.stand(place, MemberState::Current);
+        record.stand(device.at, MemberState::Current);
         // It received no tombstones that its peers had dropped.
         record.horizon = record.horizon.max(horizon);
-        let joiner = Joiner { device: Some(place), ..Joiner::default() };
+        let joiner = Joiner { device: Some(device.at), ..Joiner::default() };
         self.failover.commit_with(&mut record, vec![], joiner)?;
         self.keyspace.lost_ranges.add(&left_out);
         self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         let of_group = |hash: u64| self.keyspace.is_of(group.number, hash);
-        self.failover.forget_departure(place);
+        self.failover.forget_departure(device.at);
         self.keyspace.in_flight.filled(device.number, of_group);
         let primary = record.primary_of(group.number);
         group.set_members(group.members() | 1 << device.number, primary, of_group);
@@ -425,8 +424,7 @@ impl Rebuild {
 /// If the device has failed meanwhile.
 fn check_joining(group: &Group, device: &Device) -> Result<()> {
     if group.followers() & 1 << device.number == 0 {
-        let what = format!("g{}d{} failed while it was filled", group.number, device.number);
-        return Err(Error::Unusable(what));
+        return Err(Error::Unusable(format!("{} failed while it was filled", device.at)));
     }
     Ok(())
 }

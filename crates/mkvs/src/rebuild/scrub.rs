@@ -281,7 +281,7 @@ fn scrub_pages(
 ) -> Result<Vec<(Position, String)>> {
     let mut left = Vec::new();
     for device in group.of(group.members()) {
-        let place = Position { group: group.number, device: device.number };
+        let place = device.at;
         match device.engine.scrub(&mut |it| progress(it)) {
             Ok(report) => {
                 scrubbed.rewritten.extend((0..report.rewritten).map(|_| place));
@@ -305,7 +305,7 @@ fn go_around(
     if !is_damage(&error) {
         return group.go_on_without(device, error);
     }
-    unreadable.push((Position { group: group.number, device: device.number }, error.to_string()));
+    unreadable.push((device.at, error.to_string()));
     Ok(())
 }
 
@@ -327,12 +327,11 @@ fn settle_all(
     doubts: &[(Arc<Device>, Vec<KeyRange>)],
     scrubbed: &mut Scrubbed,
 ) -> Result<()> {
-    let place = |device: &Device| Position { group: group.number, device: device.number };
     for (device, of) in doubts {
         let is_sure = |doubt: &KeyRange| {
             let mut peers = doubts.iter().filter(|(peer, _)| peer.number != device.number);
             peers.any(|(peer, theirs)| {
-                let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(peer));
+                let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != peer.at);
                 is_read
                     && group.is_member(peer)
                     && !theirs.iter().any(|other| overlap(other, doubt))
@@ -346,7 +345,7 @@ fn settle_all(
             }
             device.drain();
             match device.engine.settle(doubt) {
-                Ok(()) => scrubbed.settled.push(place(device)),
+                Ok(()) => scrubbed.settled.push(device.at),
                 Err(error) => go_around(group, device, error, &mut scrubbed.unreadable)?,
             }
         }

@@ -174,8 +174,7 @@ impl Matrix {
             self.keyspace.groups.len() == 1 && self.keyspace.groups[0].members().count_ones() == 1;
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()).map(Arc::clone).collect::<Vec<_>>() {
-                let position = Position { group: group.number, device: device.number };
-                let record = self.failover.membership.now().at(position);
+                let record = self.failover.membership.now().at(device.at);
                 if let Err(error) = empty(&*device.engine, &record, is_alone) {
                     group.go_on_without(&device, error)?;
                 } else {

@@ -186,11 +186,10 @@ impl Repairable for Matrix {
                     report.bytes += of_device.bytes;
                 }
                 is_first = false;
-                let name = format!("g{}d{}", group.number, device.number);
-                let named = of_device
-                    .damages
-                    .into_iter()
-                    .map(|damage| Damage { what: format!("{name}: {}", damage.what), ..damage });
+                let named = of_device.damages.into_iter().map(|damage| Damage {
+                    what: format!("{}: {}", device.at, damage.what),
+                    ..damage
+                });
                 report.damages.extend(named);
             }
             let differs = told(difference(&self.keyspace, group), &report.damages)?;

@@ -33,11 +33,7 @@ impl Matrix {
     /// The engine of each present device.
     pub fn engines(&self) -> Vec<(Position, &'static str)> {
         let groups = self.keyspace.groups.iter();
-        let engine = |group: &Group, device: &Device| {
-            let position = Position { group: group.number, device: device.number };
-            (position, device.engine.name())
-        };
-        groups.flat_map(|group| group.devices().map(move |device| engine(group, device))).collect()
+        groups.flat_map(|group| group.devices()).map(|it| (it.at, it.engine.name())).collect()
     }
 
     /// The number of copies that a write waits for.
@@ -80,8 +76,7 @@ impl Matrix {
                         records = stats.records.saturating_sub(1 + intents as u64 + kept);
                     }
                 }
-                let position = Position { group: group.number, device: device.number };
-                devices.insert(position, told_of(device, group.rules.queue_bytes_max, stats));
+                devices.insert(device.at, told_of(device, group.rules.queue_bytes_max, stats));
             }
             sum.records += records;
             sum.dram_bytes += group.filter.dram_bytes();

@@ -12,7 +12,6 @@ use crate::device::Device;
 use crate::device::decision::{is_damage, is_dead};
 use crate::device::fault_guard::{Guarded, guarded};
 use crate::failover::Failover;
-use crate::failover::assembly::assemble_group;
 use crate::group::list::{Groups, limits};
 use crate::group::{Group, Rules};
 use crate::in_flight::InFlight;
@@ -41,8 +40,8 @@ use coreplane_pmem::pool::FaultInHold;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// The shape of a new matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,11 +211,11 @@ impl Matrix {
         in_flight.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
         let rules = rules_of(&record, options);
         let mut failure = None;
-        let failover = Arc::new_cyclic(|weak| {
+        let failover = Arc::new_cyclic(|weak: &Weak<Failover>| {
             let groups = by_group(found).into_iter().map(|(number, devices)| {
                 let parts = (Arc::clone(&in_flight), Arc::clone(&sequence), rules);
                 let primary = record.primaries[usize::from(number)];
-                assemble_group(weak, number, (devices, primary), parts)
+                Group::new(weak.clone(), number, (devices, primary), parts)
             });
             let groups = groups.collect::<Result<_>>().unwrap_or_else(|error| {
                 failure = Some(error);
@@ -333,7 +332,7 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
         // In the order of their numbers, since the map is sorted; a place without a device has no entry.
         let devices = by_group.entry(position.group).or_default();
         let Found { engine, fault_guard, .. } = device;
-        devices.push(Arc::new(Device::new(position.device, Guarded { engine, fault_guard })));
+        devices.push(Arc::new(Device::new(position, Guarded { engine, fault_guard })));
     }
     by_group
 }

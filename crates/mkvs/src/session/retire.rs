@@ -39,11 +39,8 @@ impl Matrix {
     /// The files of the devices as they are now. No file is read.
     pub fn backings(&self) -> Vec<(Position, Backing)> {
         let groups = self.keyspace.groups.iter();
-        let of = groups.flat_map(|group| group.devices().map(move |device| (group.number, device)));
-        let there = of.filter(|(_, device)| !device.has_gone());
-        there
-            .map(|(group, it)| (Position { group, device: it.number }, it.engine.backing()))
-            .collect()
+        let there = groups.flat_map(|group| group.devices()).filter(|device| !device.has_gone());
+        there.map(|device| (device.at, device.engine.backing())).collect()
     }
 }
 

@@ -110,8 +110,7 @@ impl Matrix {
             for device in group.of(group.members()) {
                 let doubts = device.engine.lost_ranges().map_or(0, |doubts| doubts.len());
                 if doubts > 0 {
-                    let place = Position { group: group.number, device: device.number };
-                    devices.push((place, doubts));
+                    devices.push((device.at, doubts));
                 }
             }
         }

@@ -1,10 +1,9 @@
 //! Writes that a follower makes several at a time.
 
 use super::pair::{directory, pair, put, wait_until};
-use crate::device::Device;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
-use crate::group::{Demote, Group};
+use crate::group::Group;
 use crate::in_flight::InFlight;
 use coreplane_engine::{Error, Result, StorageEngine};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
@@ -44,7 +43,7 @@ impl Interceptor for Gates {
 
 /// A pair whose second device has made some keys, one more than an apply batch. The first device has made the first
 /// key by itself, and the others as a batch that waits to be made durable.
-fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFlight>, Arc<Gates>) {
+fn held(directory: &tempfile::TempDir, can_leave: bool) -> (Arc<Group>, Arc<InFlight>, Arc<Gates>) {
     let engine = |number: u8| -> Arc<dyn StorageEngine> {
         let path = directory.path().join(number.to_string());
         let (media, options) = (coreplane_pmem::MediaChoice::Auto, Options::default());
@@ -55,7 +54,7 @@ fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFli
     let gates = Arc::new(Gates::default());
     let follows = Arc::new(Intercepted { engine: engine(0), around: Arc::clone(&gates) });
     let in_flight = Arc::new(InFlight::new());
-    let group = pair([follows, engine(1)], &in_flight, demote);
+    let group = pair([follows, engine(1)], &in_flight, can_leave);
     gates.holds_puts.store(true, Ordering::SeqCst);
     gates.holds_care.store(true, Ordering::SeqCst);
     for key in 0..=KEYS {
@@ -72,7 +71,7 @@ fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFli
 #[test]
 fn nobody_is_told_of_a_lot_before_it_is_durable() {
     let directory = directory();
-    let (group, in_flight, gates) = held(&directory, Box::new(|_, _| Ok(())));
+    let (group, in_flight, gates) = held(&directory, true);
     let follower = group.device(0).expect("it is there");
     let lacks = |key: u8| in_flight.current(hash_of(&[key]), 0b11) == 0b10;
     assert!(follower.queued() > 0 && !lacks(0), "the first was made by itself");
@@ -86,8 +85,7 @@ fn nobody_is_told_of_a_lot_before_it_is_durable() {
 #[test]
 fn a_lot_that_does_not_become_durable_was_not_made() {
     let directory = directory();
-    let refuse = |_, _: &Device| Err(Error::Unusable("no record can be written".to_owned()));
-    let (group, in_flight, gates) = held(&directory, Box::new(refuse));
+    let (group, in_flight, gates) = held(&directory, false);
     let follower = group.device(0).expect("it is there");
     gates.refuses_care.store(true, Ordering::SeqCst);
     gates.holds_care.store(false, Ordering::SeqCst);

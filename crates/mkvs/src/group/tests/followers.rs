@@ -35,7 +35,7 @@ fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
     let (successor, around) = (engine(&directory, 0), Arc::new(Lags::default()));
     let lags = Intercepted { engine: Arc::clone(&successor), around: Arc::clone(&around) };
     let in_flight = Arc::new(InFlight::new());
-    let group = pair([Arc::new(lags), engine(&directory, 1)], &in_flight, Box::new(|_, _| Ok(())));
+    let group = pair([Arc::new(lags), engine(&directory, 1)], &in_flight, true);
     let options = WriteOptions { sequence: Some(1), ..WriteOptions::default() };
     let (key, put) = (b"key", Some((b"value".as_slice(), None)));
     let decision =

@@ -2,15 +2,15 @@
 
 use crate::device::Device;
 use crate::device::fault_guard::guarded;
-use crate::filter::{Filter, hash_of};
-use crate::group::{Demote, Group, Parts, Rules};
+use crate::filter::hash_of;
+use crate::group::{Group, Rules, Superior};
 use crate::in_flight::InFlight;
-use crate::shape::position::Ack;
+use crate::shape::position::{Ack, Position};
 use crate::shape::prototype::{Paths, Prototype, ReadPath, WritePath};
 use coreplane_bptree::Bptree;
-use coreplane_engine::{StorageEngine, WriteOptions};
+use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::pin_in;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 pub(super) fn directory() -> tempfile::TempDir {
@@ -38,11 +38,31 @@ pub(super) fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
+/// Agrees to all changes, or to no departure of a device.
+struct Agrees {
+    to_departures: bool,
+}
+
+impl Superior for Agrees {
+    fn demote(&self, _device: &Device) -> Result<()> {
+        let refused = || Error::Unusable("no record can be written".to_owned());
+        self.to_departures.then_some(()).ok_or_else(refused)
+    }
+
+    fn renew(&self, _key: (u16, &[u8]), _known: u64, _sequence: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// As long as any group: a group does not keep its superior.
+static SUPERIORS: LazyLock<[Arc<Agrees>; 2]> =
+    LazyLock::new(|| [false, true].map(|to_departures| Arc::new(Agrees { to_departures })));
+
 /// Two devices with these engines: writes wait for the second, and the first follows.
 pub(super) fn pair(
     engines: [Arc<dyn StorageEngine>; 2],
     in_flight: &Arc<InFlight>,
-    demote: Demote,
+    can_leave: bool,
 ) -> Arc<Group> {
     let (reads, writes) = (ReadPath::default(), WritePath::default());
     let rules = Rules {
@@ -53,18 +73,12 @@ pub(super) fn pair(
         answers_within: None,
         queue_bytes_max: 16 << 20,
     };
-    let device =
-        |(number, engine)| Arc::new(Device::new(number, guarded(engine).expect("it is there")));
-    Arc::new(Group::new(Parts {
-        number: 0,
-        devices: (0..).zip(engines).map(device).collect(),
-        members: 0b11,
-        primary: 1,
-        filter: Filter::with_capacity(1000).expect("memory"),
-        in_flight: Arc::clone(in_flight),
-        sequence: Arc::default(),
-        rules,
-        demote,
-        renew: Box::new(|_, _, _| Ok(())),
-    }))
+    let device = |(device, engine)| {
+        let at = Position { group: 0, device };
+        Arc::new(Device::new(at, guarded(engine).expect("it is there")))
+    };
+    let devices = (0..).zip(engines).map(device).collect();
+    let superior = Arc::downgrade(&SUPERIORS[usize::from(can_leave)]);
+    let parts = (Arc::clone(in_flight), Arc::default(), rules);
+    Group::new(superior, 0, (devices, 1), parts).expect("memory")
 }

@@ -46,7 +46,7 @@ impl Interceptor for Interrupted {
 fn group<I: Interceptor + 'static>(directory: &tempfile::TempDir, around: &Arc<I>) -> Arc<Group> {
     let around = Arc::clone(around);
     let filled = Arc::new(Intercepted { engine: engine(directory, 1), around });
-    pair([engine(directory, 0), filled], &Arc::new(InFlight::new()), Box::new(|_, _| Ok(())))
+    pair([engine(directory, 0), filled], &Arc::new(InFlight::new()), true)
 }
 
 /// Otherwise it looks by itself a tenth of a second later, and holds up the writes behind the place.

@@ -54,7 +54,7 @@ fn a_processor_interrupts_others_for_waiting_callers_alone() {
     let following =
         Arc::new(Intercepted { engine: engine(&directory, 0), around: Arc::clone(&writes) });
     let in_flight = Arc::new(InFlight::new());
-    let group = pair([following, engine(&directory, 1)], &in_flight, Box::new(|_, _| Ok(())));
+    let group = pair([following, engine(&directory, 1)], &in_flight, true);
     let follower = group.device(0).expect("it is there");
     let put = |number: u64| {
         assert!(put(&group, &number.to_le_bytes()));
