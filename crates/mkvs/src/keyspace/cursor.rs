@@ -234,7 +234,7 @@ impl Keyspace {
     fn count_shown(&self, group: u16, engine: &dyn StorageEngine) -> Result<u64> {
         let _still = self.moves.read_recursive();
         let mut count = 0;
-        each_entry(engine, &mut |entry| {
+        each_entry(engine, &[], &mut |entry| {
             count += u64::from(self.owners.shows(group, entry.key));
         })?;
         Ok(count)

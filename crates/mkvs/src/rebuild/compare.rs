@@ -55,7 +55,7 @@ impl Look<'_> {
         engine: &dyn StorageEngine,
         mut show: impl FnMut(&[u8], u64, u64),
     ) -> Result<()> {
-        each_entry(engine, &mut |entry| {
+        each_entry(engine, &[], &mut |entry| {
             let Some(record) = entry.record.filter(|it| self.lasts(it)) else { return };
             let hash = hash_of(entry.key);
             // A record on its way to another group, or one that has moved, is not on every member.

@@ -14,6 +14,7 @@
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
+use crate::device::records::Walk;
 use crate::filter::{CAPACITY_MIN, FilterError, Rebuild, hash_of};
 use crate::group::Group;
 use crate::keyspace::Keyspace;
@@ -264,11 +265,10 @@ impl Filters {
         show: &mut dyn FnMut(Entry<'_>),
         is_enough: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let mut cursor = 0;
+        let mut walk = Walk::new(&*device.engine, &[]);
         loop {
             self.keyspace.check_writable()?;
-            cursor = device.engine.iterate(cursor, AT_A_TIME, show)?;
-            if cursor == 0 || is_enough() {
+            if !walk.next(AT_A_TIME, show)? || is_enough() {
                 return Ok(());
             }
         }

@@ -72,7 +72,7 @@ impl Rebuild {
                 break;
             }
             device.drain();
-            let listed = each_lot(&*device.engine, take, |items| {
+            let listed = each_lot((&*device.engine, &[]), take, |items| {
                 let mut later = 0;
                 self.give_each(&items, pace, &mut |item| {
                     let is_lacking = !is_there(&item.key);
@@ -122,7 +122,7 @@ impl Rebuild {
         };
         for device in group.of(group.members()) {
             device.drain();
-            let listed = each_lot(&*device.engine, take, |keys| {
+            let listed = each_lot((&*device.engine, &[]), take, |keys| {
                 keys.iter().try_for_each(|key| {
                     self.check_going_on()?;
                     self.hold_in_target(group, key, target)

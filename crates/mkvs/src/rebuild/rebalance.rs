@@ -218,7 +218,7 @@ impl Rebuild {
             let is_guest = !is_own && !is_reserved(entry.key);
             is_guest.then(|| (entry.key.to_vec(), entry.sequence))
         };
-        let listed = each_lot(&*device.engine, take, |guests| {
+        let listed = each_lot((&*device.engine, &[]), take, |guests| {
             guests.iter().try_for_each(|(key, sequence)| {
                 self.check_going_on()?;
                 see(key, *sequence)

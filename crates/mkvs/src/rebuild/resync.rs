@@ -324,7 +324,7 @@ impl Rebuild {
         let take = |entry: &Entry<'_>| {
             (!is_reserved(entry.key)).then(|| (entry.key.to_vec(), entry.sequence))
         };
-        each_lot(&*device.engine, take, |keys| {
+        each_lot((&*device.engine, &[]), take, |keys| {
             done += keys.len() as u64;
             for (key, sequence) in keys {
                 self.check_going_on()?;

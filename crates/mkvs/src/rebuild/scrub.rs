@@ -17,6 +17,7 @@
 
 use crate::device::Device;
 use crate::device::decision::{is_damage, is_failure};
+use crate::device::records::each_lot;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::group::item::Item;
@@ -29,9 +30,6 @@ use coreplane_engine::{
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Keys that are looked at at a time.
-const AT_A_TIME: usize = 256;
 
 /// The findings of a scrub.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -168,27 +166,20 @@ impl Rebuild {
                 return go_around(group, device, error, &mut scrubbed.unreadable).map(|()| None);
             }
         };
-        let mut keys_of = Keys::new(&*device.engine, doubts);
-        loop {
-            let mut keys = Vec::with_capacity(AT_A_TIME);
-            let is_more = keys_of.next(&mut keys);
-            keys.retain(|key: &Vec<u8>| !is_reserved(key));
+        let take = |entry: &Entry<'_>| (!is_reserved(entry.key)).then(|| entry.key.to_vec());
+        let listed = each_lot((&*device.engine, doubts), take, |keys| {
             for key in &keys {
                 self.keyspace.check_writable()?;
                 self.scrub_key(group, key, scrubbed)?;
             }
             done += keys.len() as u64;
             progress(Progress { stage: "reading records", done: done.min(total), total });
-            match is_more {
-                Ok(true) => {}
-                Ok(false) => return Ok(Some(done)),
-                Err(error) => {
-                    let read = is_damage(&error).then_some(done);
-                    go_around(group, device, error, &mut scrubbed.unreadable)?;
-                    return Ok(read);
-                }
-            }
-        }
+            Ok(())
+        })?;
+        let Err(error) = listed else { return Ok(Some(done)) };
+        let read = is_damage(&error).then_some(done);
+        go_around(group, device, error, &mut scrubbed.unreadable)?;
+        Ok(read)
     }
 
     /// Checks the record of a key against its checksums on all members, and heals it if it is damaged. The
@@ -377,87 +368,4 @@ pub(crate) fn is_within(doubt: &KeyRange, key: &[u8]) -> bool {
 
 fn overlap(one: &KeyRange, other: &KeyRange) -> bool {
     is_within(one, &other.start) || is_within(other, &one.start)
-}
-
-/// Shows all records of a device except those in ranges of which it is in doubt.
-pub(crate) fn show_sure(
-    engine: &dyn StorageEngine,
-    doubts: &[KeyRange],
-    show: &mut dyn FnMut(Entry<'_>),
-) -> Result<()> {
-    let Some(ordered) = engine.ordered().filter(|_| !doubts.is_empty()) else {
-        let mut cursor = 0;
-        loop {
-            cursor = engine.iterate(cursor, AT_A_TIME, show)?;
-            if cursor == 0 {
-                return Ok(());
-            }
-        }
-    };
-    let mut visit = |entry: Entry<'_>| {
-        show(entry);
-        true
-    };
-    let mut from: &[u8] = &[];
-    for KeyRange { start, end } in doubts {
-        ordered.scan(from, Some(start), false, usize::MAX, &mut visit)?;
-        let Some(end) = end else { return Ok(()) };
-        from = end;
-    }
-    ordered.scan(from, None, false, usize::MAX, &mut visit)
-}
-
-/// The keys of a device, some at a time.
-struct Keys<'e> {
-    engine: &'e dyn StorageEngine,
-    /// The ranges in doubt that lie ahead, in the order of keys.
-    doubts: &'e [KeyRange],
-    place: Place,
-}
-
-enum Place {
-    /// In no order: for a device without a doubt.
-    Cursor(u64),
-    /// From this key on.
-    Key(Vec<u8>),
-}
-
-impl<'e> Keys<'e> {
-    fn new(engine: &'e dyn StorageEngine, doubts: &'e [KeyRange]) -> Self {
-        let is_around = !doubts.is_empty() && engine.ordered().is_some();
-        let place = if is_around { Place::Key(Vec::new()) } else { Place::Cursor(0) };
-        Self { engine, doubts, place }
-    }
-
-    /// Gives the next keys; false if they were the last.
-    fn next(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<bool> {
-        let from = match &mut self.place {
-            Place::Cursor(cursor) => {
-                let mut take = |entry: Entry<'_>| keys.push(entry.key.to_vec());
-                *cursor = self.engine.iterate(*cursor, AT_A_TIME, &mut take)?;
-                return Ok(*cursor != 0);
-            }
-            Place::Key(from) => from,
-        };
-        let Some(ordered) = self.engine.ordered() else { return Ok(false) };
-        let end = self.doubts.first().map(|doubt| doubt.start.as_slice());
-        let before = keys.len();
-        if end.is_none_or(|end| from.as_slice() < end) {
-            ordered.scan(from, end, false, AT_A_TIME, &mut |entry| {
-                keys.push(entry.key.to_vec());
-                true
-            })?;
-        }
-        if keys.len() - before == AT_A_TIME
-            && let Some(last) = keys.last()
-        {
-            *from = [last.as_slice(), &[0]].concat();
-            return Ok(true);
-        }
-        let Some((doubt, ahead)) = self.doubts.split_first() else { return Ok(false) };
-        self.doubts = ahead;
-        let Some(end) = &doubt.end else { return Ok(false) };
-        from.clone_from(end);
-        Ok(true)
-    }
 }

@@ -9,20 +9,18 @@
 //! that is emptied at once loses its record with the rest, until it is written anew. So there is
 //! always another one that has it: where a device is alone, its records go one by one.
 
+use crate::device::records::each_lot;
 use crate::keyspace::intent::Intent;
 use crate::matrix::Matrix;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot;
 use crate::shape::position::{Position, is_reserved};
-use coreplane_engine::{Completion, Outcome, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Completion, Entry, Outcome, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Keys of a device that are deleted at a time.
-const AT_A_TIME: usize = 1024;
 
 /// Removes everything that a device has but for its record, which is written anew; durably so when it
 /// returns.
@@ -52,14 +50,8 @@ fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
         };
         engine.delete(key, &options)
     };
-    let mut cursor = 0;
-    loop {
-        let mut keys = Vec::with_capacity(AT_A_TIME);
-        cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-            if !is_reserved(entry.key) {
-                keys.push(entry.key.to_vec());
-            }
-        })?;
+    let take = |entry: &Entry<'_>| (!is_reserved(entry.key)).then(|| entry.key.to_vec());
+    each_lot((engine, &[]), take, |keys| {
         for key in &keys {
             if let Outcome::NotNewer(..) = delete(key, given)?
                 && !mutant!("mkvs.clear.newer_left")
@@ -68,10 +60,8 @@ fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
                 let _outcome = delete(key, None)?;
             }
         }
-        if cursor == 0 {
-            break;
-        }
-    }
+        Ok(())
+    })??;
     // No reader finds those, and they are counted.
     engine.sweep_expired()?;
     engine.sync()?;

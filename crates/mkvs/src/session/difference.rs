@@ -2,9 +2,9 @@
 
 use super::unsure::Unsure;
 use crate::device::decision::is_damage;
+use crate::device::records::each_entry;
 use crate::membership::rack::Found;
 use crate::rebuild::filter_snapshot::side_by_side;
-use crate::rebuild::scrub::show_sure;
 use crate::shape::position::{Devices, Position, is_reserved};
 use coreplane_engine::{DamagedKey, Entry, KeyRange, Progress, Result, StorageEngine};
 use coreplane_pmem::mutant;
@@ -99,7 +99,7 @@ impl Written {
             }
         }
         if since.is_none() {
-            match show_sure(engine, &doubts, &mut note) {
+            match each_entry(engine, &doubts, &mut note) {
                 // It has shown all other records.
                 Err(error) if is_damage(&error) && !hurt.is_empty() && doubts.is_empty() => {}
                 shown => shown?,
