@@ -6,8 +6,9 @@ use coreplane_engine::Remedy;
 use coreplane_pmem::epoch::{self, Published};
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Threads that have a stripe of the gate to themselves, and the stripes of all other threads.
 const OWN_STRIPES: usize = 64;
@@ -76,7 +77,8 @@ impl FilterError {
 #[derive(Debug)]
 pub struct Filter {
     switch: Switch<Word, Published<Phase<Word>>>,
-    is_rebuilding: AtomicBool,
+    /// Held while the filter is made anew.
+    turn: Mutex<()>,
     /// Bytes of all tables, including a table that is being filled, and an old one that still has probes in it.
     footprint: Arc<AtomicU64>,
 }
@@ -90,7 +92,7 @@ impl Filter {
         let footprint = Arc::new(AtomicU64::new(0));
         let table = Arc::new(table(keys, &footprint)?);
         let switch = Switch::new(table, Gate::new(OWN_STRIPES, SHARED_STRIPES));
-        Ok(Self { switch, is_rebuilding: AtomicBool::new(false), footprint })
+        Ok(Self { switch, turn: Mutex::new(()), footprint })
     }
 
     /// False if no key of this hash is in the group: never wrong for a key whose insertion is known to have
@@ -186,10 +188,7 @@ impl Filter {
     /// # Errors
     /// [`FilterError::Rebuilding`] if it is under way, [`FilterError::NoMemory`].
     pub fn rebuild(&self, capacity: u64) -> Result<Rebuild<'_>, FilterError> {
-        if self.is_rebuilding.swap(true, Ordering::Acquire) {
-            return Err(FilterError::Rebuilding);
-        }
-        let turn = Turn(&self.is_rebuilding);
+        let turn = self.turn.try_lock().ok_or(FilterError::Rebuilding)?;
         let next = Arc::new(table(capacity, &self.footprint)?);
         let mut backoff = Backoff::new();
         self.switch.start(Arc::clone(&next), || backoff.wait());
@@ -260,16 +259,6 @@ impl Drop for Change<'_> {
     }
 }
 
-/// The right to make a filter anew, until it is dropped.
-#[derive(Debug)]
-struct Turn<'a>(&'a AtomicBool);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 /// A filter that is being made anew ([`Filter::rebuild`]). Dropped before it has finished, it
 /// leaves the filter as it is.
 #[derive(Debug)]
@@ -278,7 +267,7 @@ pub struct Rebuild<'a> {
     filter: &'a Filter,
     next: Arc<Table<Word>>,
     is_finished: bool,
-    _turn: Turn<'a>,
+    _turn: MutexGuard<'a, ()>,
 }
 
 impl Rebuild<'_> {
