@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Error, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Shape};
@@ -115,6 +115,24 @@ fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
         assert_eq!(matrix.get(&other).expect("get"), None, "{fails}, {is_closed}");
         assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
+}
+
+/// At `relaxed`, too: a power cut after the intent is deleted must not leave a part of the batch.
+#[test]
+fn a_batch_is_taken_back_durably_before_its_intent_goes() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 2, devices: 1, ..Shape::default() };
+    let options = Options { durability: Durability::RELAXED, ..Options::default() };
+    let matrix = Matrix::create(&shelf, shape, &options).expect("create");
+    let [one, other] = [0, 1].map(|group| keys_of(group).next().expect("a key"));
+    put(&matrix, &one, b"old");
+    shelf.gate(at(1, 0)).is_full.store(true, Ordering::SeqCst);
+    let mut batch = Batch::new();
+    batch.put(&one, b"new").put(&other, b"new");
+    let refused = matrix.apply(&batch, &WriteOptions::default());
+    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    assert_eq!(matrix.get(&one).expect("get").as_deref(), Some(&b"old"[..]));
+    assert_eq!(*shelf.gate(at(0, 0)).undone_at.lock(), Some(Durability::Strict));
 }
 
 /// No group makes its part before another one refuses.

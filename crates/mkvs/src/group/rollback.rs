@@ -6,7 +6,7 @@ use crate::device::decision::{Decided, is_damage};
 use crate::in_flight::{Old, Torn};
 use crate::shape::order::numbers;
 use crate::shape::position::Devices;
-use coreplane_engine::{Error, Record, Result, Visibility, WriteOptions};
+use coreplane_engine::{Durability, Error, Record, Result, Visibility, WriteOptions};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 
@@ -34,6 +34,15 @@ pub(crate) fn taken_back(given: Option<u64>, error: Error) -> Error {
              was there is newer now, so that it can be made with a later sequence only"
         )),
     }
+}
+
+/// The options with which a write is taken back. It may be a part of a batch, whose intent is deleted next: a power
+/// cut must not leave that part then, at any durability level. The record takes the place of an earlier one: a full
+/// device must not be left out for that.
+pub(crate) fn undo_options(sequence: u64) -> WriteOptions {
+    let durability = (!mutant!("mkvs.undo.relaxed")).then_some(Durability::Strict);
+    let (sequence, options) = (Some(sequence), WriteOptions::default());
+    WriteOptions { sequence, durability, use_reserve: true, ..options }
 }
 
 impl Group {
@@ -87,9 +96,7 @@ impl Group {
         if old.put.is_some() {
             self.renew(key, torn.known, sequence)?;
         }
-        // The record takes the place of an earlier one: a full device must not be left out for that.
-        let options =
-            WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
+        let options = undo_options(sequence);
         self.restore(torn.made, |device, is_spared| {
             old.restore(&*device.engine, &options, is_spared).map(|_| ())
         })

@@ -11,7 +11,7 @@
 use crate::device::decision::Decided;
 use crate::device::{Device, Job, make};
 use crate::filter::hash_of;
-use crate::group::rollback::taken_back;
+use crate::group::rollback::{taken_back, undo_options};
 use crate::group::{Group, NotMade};
 use crate::in_flight::{Entry, KeyLock, Old, Torn};
 use crate::keyspace::intent::{Intent, Lost, Step as Planned};
@@ -384,8 +384,7 @@ impl Matrix {
     fn take_back(&self, shares: &[Share<'_>], undone: u64) -> Result<()> {
         // A share that was made nowhere needs no undo, and there may be no space for one.
         for share in shares.iter().filter(|share| share.made != 0) {
-            let sequence = Some(undone);
-            let options = WriteOptions { sequence, use_reserve: true, ..WriteOptions::default() };
+            let options = undo_options(undone);
             share.group.restore(share.made, |device, is_spared| {
                 share.steps.iter().try_for_each(|step| {
                     let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));

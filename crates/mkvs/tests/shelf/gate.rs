@@ -1,6 +1,8 @@
 //! Faults of a device in use: it is pulled out, stalls, falls behind, is full, or forgets writes.
 
-use coreplane_engine::{Batch, Brief, Error, Outcome, Result, StorageEngine, Ticket, Written};
+use coreplane_engine::{
+    Batch, Brief, Durability, Error, Outcome, Result, StorageEngine, Ticket, Written,
+};
 use coreplane_mkvs::interceptor::{Call, Interceptor};
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -84,6 +86,8 @@ pub(crate) struct Gate {
     pub(crate) has_failed_processor: AtomicBool,
     /// Calls of the test's threads so far that were refused, since the device is out.
     pub(crate) refused: AtomicU64,
+    /// The durability of the last put that takes the place of a write that was taken back.
+    pub(crate) undone_at: Mutex<Option<Durability>>,
     /// Held while a call checks whether the device is out.
     outage: RwLock<()>,
     /// Calls for many keys so far.
@@ -247,6 +251,12 @@ impl Interceptor for Gate {
         if matches!(call, Call::Look) {
             self.looks.fetch_add(1, Ordering::SeqCst);
             GOES.set(!is_of_the_matrix() && self.goes_in_a_look.swap(false, Ordering::SeqCst));
+        }
+        if let Call::Put(options) = call
+            && options.use_reserve
+            && options.sequence.is_some()
+        {
+            *self.undone_at.lock() = options.durability;
         }
         self.hold(call);
         wait_while(|| self.holds_up());

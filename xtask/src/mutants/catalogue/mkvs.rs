@@ -17,6 +17,7 @@ const SUCCESSION: Suite = Suite::of(PACKAGE, "full", &["before_a_successor"]);
 const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::followers"]);
 const SUBMISSION: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::submit::a_change"]);
 const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::tests"]);
+const UNDO: Suite = Suite::of(PACKAGE, "intents", &["a_batch_is_taken_back_durably"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const HURT: Suite = Suite::of(PACKAGE, "hurt", &["where_all_are_waited_for"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
@@ -100,6 +101,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "what was given at an opening is not durable",
         RECONCILIATION,
     ),
+    Mutant::new("mkvs.undo.relaxed", "an intent goes before its batch is taken back durably", UNDO),
     Mutant::new("mkvs.intents.relaxed", "an intent goes before its batch is durable", INTENTS),
     Mutant::new(
         "mkvs.clear.own_sequences",
