@@ -148,6 +148,10 @@ impl Group {
         for device in self.of(self.followers()) {
             // A device that is being filled may still get the write.
             let is_needed = (made | !self.members()) & 1 << device.number != 0;
+            if !is_needed {
+                // The write may be in its ring: then the device lacks the key only for the moment.
+                device.drain();
+            }
             if let Err(error) = make(device, !is_needed) {
                 device.note_failure(&error);
                 let left = self.drop_member(device);

@@ -1,14 +1,15 @@
 //! A write that is made on the primary and not yet in the rings of the others when members leave.
 
-use super::pair::{directory, engine, pair};
+use super::pair::{directory, engine, pair, wait_until};
 use crate::device::decision::Decided;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::ring::Decision;
 use crate::filter::hash_of;
-use crate::in_flight::{Entry, InFlight};
+use crate::in_flight::{Entry, InFlight, Torn};
 use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Makes the device's own processor wait.
 #[derive(Default)]
@@ -53,4 +54,40 @@ fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
     group.devices().for_each(|device| device.stop());
     assert!(is_made);
     assert_eq!(found.as_deref(), Some(b"value".as_slice()));
+}
+
+/// A write is taken back while it lies in the ring of a follower, which does not have its key yet: the follower does
+/// not keep the key.
+#[test]
+fn a_write_that_is_taken_back_is_on_no_follower_later() {
+    let directory = directory();
+    let [follower, primary] = [0, 1].map(|number| engine(&directory, number));
+    let around = Arc::new(Lags::default());
+    let lags = Intercepted { engine: Arc::clone(&follower), around: Arc::clone(&around) };
+    let in_flight = Arc::new(InFlight::new());
+    let group = pair([Arc::new(lags), Arc::clone(&primary)], &in_flight, Box::new(|_, _| Ok(())));
+    let options = WriteOptions { sequence: Some(group.draw(None)), ..WriteOptions::default() };
+    let (key, put) = (b"key", Some((b"value".as_slice(), None)));
+    let decision =
+        Decision { hash: hash_of(key), decided: Decided { key, put }, options: &options };
+    in_flight.begin(Entry::new(decision.hash, 1, 1, false));
+    decision.decided.make(&*primary, &options).expect("made on the primary");
+    around.0.store(true, Ordering::SeqCst);
+    let _way = group.follow(group.device(0).expect("it is there"), &decision, true);
+    std::thread::scope(|scope| {
+        let takes_back = scope.spawn(|| {
+            let mut torn = Torn { made: 0b10, asked: 1, old: Some(None), known: u64::MAX };
+            group.take_back(&mut torn, key)
+        });
+        wait_until(|| primary.get(key).expect("get").is_none());
+        // It is over within that time if it does not wait for the ring.
+        let since = Instant::now();
+        wait_until(|| takes_back.is_finished() || since.elapsed() > Duration::from_millis(300));
+        around.0.store(false, Ordering::SeqCst);
+        takes_back.join().expect("no panic").expect("it is taken back");
+    });
+    group.device(0).expect("it is there").drain();
+    let found = follower.get(key).expect("get");
+    group.devices().for_each(|device| device.stop());
+    assert_eq!(found, None);
 }
