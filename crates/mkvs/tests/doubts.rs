@@ -4,13 +4,14 @@
 mod shelf;
 
 use coreplane_engine::{
-    Batch, Engine, Entry, Error, Expected, Outcome, Repairable, Replicated, WriteOptions,
+    Batch, Engine, Entry, Error, Expected, Outcome, Progress, Repairable, Replicated, WriteOptions,
 };
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position};
 use shelf::sample::{at, created, numbered as key, opened, put};
 use shelf::{Kind, Shelf};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -116,11 +117,11 @@ fn a_batch_that_was_torn_is_of_no_matter_to_others_and_taken_back_by_a_scrub() {
     matrix.close().expect("it can be closed in good order");
 }
 
-/// A device fails to follow while no device can record that: it lacks a key, which its peer has.
-fn lacking(shelf: &Shelf, matrix: &Matrix, lacked: &[u8]) {
+/// A device fails to follow a write while no device can record that: it lacks the write, which its peer has.
+fn lacking(shelf: &Shelf, matrix: &Matrix, write: impl FnOnce()) {
     let gates = [0, 1].map(|device| shelf.gate(at(0, device)));
     gates[0].is_lagging.store(true, Ordering::SeqCst);
-    put(matrix, lacked, b"new");
+    write();
     let is_out = |is_out| gates.iter().for_each(|gate| gate.is_out.store(is_out, Ordering::SeqCst));
     is_out(true);
     gates[0].is_lagging.store(false, Ordering::SeqCst);
@@ -138,7 +139,7 @@ fn what_a_device_lacks_is_read_on_its_peer_and_given_to_it_by_a_scrub() {
     matrix.sync().expect("sync");
     let all: Keys = (0..300).map(key).collect();
     let lacked = key(150);
-    lacking(&shelf, &matrix, &lacked);
+    lacking(&shelf, &matrix, || put(&matrix, &lacked, b"new"));
     assert!(matrix.member_states().iter().all(|(_, standing)| *standing == MemberState::Current));
     let check = |matrix: &Matrix| {
         assert_eq!(get(matrix, &lacked).as_deref(), Some(&b"new"[..]));
@@ -153,6 +154,34 @@ fn what_a_device_lacks_is_read_on_its_peer_and_given_to_it_by_a_scrub() {
     check(&matrix);
 }
 
+/// A device fails to follow a delete while its group is scrubbed, and no device can record that: the scrub does not
+/// take its record for the newest, and the next one settles the doubt.
+#[test]
+fn a_scrub_brings_no_deleted_key_back() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, (1, 2), Ack::First);
+    (0..300).for_each(|number| put(&matrix, &key(number), b"old"));
+    matrix.sync().expect("sync");
+    // The last one that is looked at.
+    let (gone, is_deleted) = (key(299), Cell::new(false));
+    let delete = |progress: Progress| {
+        if progress.stage == "reading records" && !is_deleted.replace(true) {
+            assert!(progress.done < 300);
+            lacking(&shelf, &matrix, || {
+                let deleted = matrix.delete(&gone, &WriteOptions::default()).expect("delete");
+                assert!(deleted.written().is_some());
+            });
+        }
+    };
+    let scrubbed = matrix.scrub(&delete).expect("scrub");
+    assert!(is_deleted.get() && get(&matrix, &gone).is_none());
+    assert_eq!((scrubbed.indeterminate, scrubbed.repaired), (vec![gone.clone()], vec![]));
+    let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+    assert!(scrubbed.indeterminate.is_empty() && get(&matrix, &gone).is_none());
+    assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 299);
+    assert_eq!(shelf.engine(at(0, 0)).get(&gone).expect("get"), None);
+}
+
 /// The only device that has the newest write of a key is gone: that key fails, and no other.
 #[test]
 fn without_its_last_holder_a_key_fails_and_others_do_not() {
@@ -161,7 +190,7 @@ fn without_its_last_holder_a_key_fails_and_others_do_not() {
     (0..300).for_each(|number| put(&matrix, &key(number), b"old"));
     matrix.sync().expect("sync");
     let lacked = key(150);
-    lacking(&shelf, &matrix, &lacked);
+    lacking(&shelf, &matrix, || put(&matrix, &lacked, b"new"));
     shelf.pull(at(0, 1));
     assert_eq!(get(&matrix, &key(0)).as_deref(), Some(&b"old"[..]));
     assert_eq!(scan(&matrix, b"", Some(&lacked), false).expect("no doubt there").len(), 150);

@@ -203,8 +203,15 @@ impl Rebuild {
         // A close goes through all key locks: a write that takes its lock later would be made on some devices only.
         self.keyspace.check_writable()?;
         group.of(group.followers()).for_each(|device| device.drain());
-        let healths = healths(group, key)?;
+        let (healths, members) = (healths(group, key)?, group.members());
         if is_alike(&healths) {
+            return Ok(());
+        }
+        if self.keyspace.in_flight.sure_of(group.number, members, |it| it == key) != members {
+            // Some device has an older record, perhaps of a key that was deleted since.
+            if !scrubbed.indeterminate.iter().any(|doubt| doubt == key) {
+                scrubbed.indeterminate.push(key.to_vec());
+            }
             return Ok(());
         }
         let whole = healths.iter().find(|(_, health)| *health == Health::Whole);
