@@ -342,3 +342,30 @@ fn what_moves_to_a_group_that_is_added_leaves_its_room() {
     fill(count);
     assert!(old.tombstone_horizon() > 0, "the tombstones are still there");
 }
+
+/// A device comes back with many keys that its peer does not have, and the peer is full: the tombstones of these keys
+/// go when it has no more space for them.
+#[test]
+fn who_comes_back_with_many_deleted_keys_is_filled_though_its_peer_is_full() {
+    let shelf = Shelf::new(Kind::Bptree, 1 << 20);
+    let [back, peer] = [0, 1].map(|device| Position { group: 0, device });
+    shelf.size(back, 16 << 20);
+    let shape = Shape { groups: 1, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let put = |number| matrix.put(&key(number), b"value", &WriteOptions::default());
+    shelf.pull(back);
+    let count = (0..).find(|number| put(*number).is_err()).expect("it is full at last");
+    assert_eq!(standing(&matrix, back), MemberState::Absent);
+    for number in count..count + 20_000 {
+        let engine = shelf.engine(back);
+        let _outcome = engine.put(&key(number), b"", &WriteOptions::default()).expect("put");
+    }
+    shelf.put_back(back);
+    matrix.replace(&shelf, back, &CopyOptions::default(), &|_| {}).expect("it is filled");
+    assert_eq!(standing(&matrix, peer), MemberState::Current);
+    assert_eq!(
+        (matrix.len().expect("len"), standing(&matrix, back)),
+        (count, MemberState::Current)
+    );
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}

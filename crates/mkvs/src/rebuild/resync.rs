@@ -302,7 +302,7 @@ impl Rebuild {
             match item.give_to(&*device.engine)? {
                 // The device may have a write of a moment ago, or one that was never acknowledged.
                 Outcome::NotNewer(theirs, _) if theirs > item.sequence => {
-                    self.hold_key_against_peers(group, device, &item.key)
+                    self.hold_key(group, device, &item.key)
                 }
                 _ => Ok(()),
             }
@@ -333,12 +333,12 @@ impl Rebuild {
                 if matches!(group.item_of(&key), Ok(Some(item)) if item.sequence == sequence) {
                     continue;
                 }
-                match self.hold_key_against_peers(group, device, &key) {
+                match self.hold_key(group, device, &key) {
                     Err(error) if is_damage(&error) => {
                         let mut scrubbed = Scrubbed::default();
                         self.scrub_key(group, &key, &mut scrubbed)?;
                         if scrubbed.lost.is_empty() {
-                            self.hold_key_against_peers(group, device, &key)?;
+                            self.hold_key(group, device, &key)?;
                         } else {
                             // It stays as it is.
                             pace.leave_out(just(&key));
@@ -350,6 +350,17 @@ impl Rebuild {
             progress(Progress { stage: "holding against peers", done: done.min(total), total });
             Ok(())
         })?
+    }
+
+    /// As [`Self::hold_key_against_peers`]; if a device has no space for that, once more after the devices have
+    /// dropped the tombstones that nobody needs. The caller has no key lock.
+    fn hold_key(&self, group: &Arc<Group>, device: &Device, key: &[u8]) -> Result<()> {
+        match self.hold_key_against_peers(group, device, key) {
+            Err(error) if self.failover.make_space(&error, true) => {
+                self.hold_key_against_peers(group, device, key)
+            }
+            held => held,
+        }
     }
 
     /// Compares a key within its key lock, when all members have the same record. If this device has another,
@@ -375,7 +386,10 @@ impl Rebuild {
             group.renew(key, of_peers.sequence, sequence)?;
         }
         let item = Item { sequence, ..of_peers };
-        for peer in group.of(group.followers()) {
+        self.keyspace.in_flight.keep_tombstones(u64::from(item.put.is_none()));
+        // This device last: if a peer fails, the two differ still.
+        let peers = group.of(group.followers() & !(1 << device.number)).map(|peer| &**peer);
+        for peer in peers.chain([device]) {
             if let Err(error) = item.give_to(&*peer.engine) {
                 if peer.number == device.number {
                     return Err(error);
