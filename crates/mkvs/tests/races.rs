@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Entry, Progress, WriteOptions};
+use coreplane_engine::{Engine, Entry, Outcome, Progress, WriteOptions};
 use coreplane_mkvs::{Ack, MemberState};
 use shelf::sample::{FRESH, at, created, put, standing};
 use shelf::{Kind, Shelf, wait_until};
@@ -129,4 +129,38 @@ fn what_was_seen_on_a_primary_is_in_a_scan_of_its_successor() {
         assert_eq!(seen.as_deref(), Some(&b"new"[..]));
         assert_eq!(reader.join().expect("a reader").expect("scan"), seen);
     });
+}
+
+/// A write is about to be decided by a device that fails, and that is replaced at once: the new device does not have
+/// the key, and decides nothing.
+#[test]
+fn no_write_is_decided_by_a_device_that_is_not_filled() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = &created(&shelf, (1, 2), Ack::All);
+    put(matrix, KEY, b"old");
+    let (place, other) = (at(0, 0), shelf.gate(at(0, 1)));
+    let is_held = || other.holds_a_hint.load(Ordering::SeqCst);
+    // One before the key lock, and one when the devices are chosen.
+    other.hints_left.store(2, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| matrix.insert(KEY, b"new", &WriteOptions::default()));
+        wait_until(is_held);
+        shelf.pull(place);
+        let is_there = || standing(matrix, place) == MemberState::Current;
+        (0_u64..).take_while(|_| is_there()).for_each(|it| put(matrix, &it.to_le_bytes(), b""));
+        let before = shelf.gate(place);
+        let filler = scope.spawn(|| matrix.replace(&shelf, place, &FRESH, &|_| {}));
+        wait_until(|| {
+            let gate = shelf.gate(place);
+            !std::sync::Arc::ptr_eq(&gate, &before) && gate.gets.load(Ordering::SeqCst) > 0
+        });
+        // A device that does not wait for the writer is in its place within that time.
+        let since = Instant::now();
+        wait_until(|| since.elapsed() > Duration::from_millis(300));
+        other.holds_a_hint.store(false, Ordering::SeqCst);
+        let outcome = writer.join().expect("a writer").expect("insert");
+        assert!(matches!(outcome, Outcome::Exists(_)), "{outcome:?}");
+        filler.join().expect("a filler").expect("replace");
+    });
+    assert_eq!(matrix.get(KEY).expect("get").as_deref(), Some(&b"old"[..]));
 }

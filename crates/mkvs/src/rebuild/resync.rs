@@ -87,6 +87,9 @@ impl Rebuild {
         filter_snapshot::drop_all(engine)?;
         self.failover.damaged.lock().retain(|(damaged, _)| *damaged != place);
         let device = Arc::new(Device::new(place, checked));
+        // A write that began when the previous device was a member finds that one at the place, and not one that
+        // lacks the key.
+        self.keyspace.in_flight.wait_for_key_locks();
         let before = group.device(place.device).ok().cloned();
         {
             // A thread that finds from here on that the previous device has failed comes too late.

@@ -88,6 +88,9 @@ pub(crate) struct Gate {
     pub(crate) refused: AtomicU64,
     /// The durability of the last put that takes the place of a write that was taken back.
     pub(crate) undone_at: Mutex<Option<Durability>>,
+    /// The last of so many hints about coming calls is held, as long as `holds_a_hint` is true after that.
+    pub(crate) hints_left: AtomicU64,
+    pub(crate) holds_a_hint: AtomicBool,
     /// Held while a call checks whether the device is out.
     outage: RwLock<()>,
     /// Calls for many keys so far.
@@ -320,6 +323,14 @@ impl Interceptor for Gate {
         } else {
             brief
         }
+    }
+
+    fn lets_look_ahead(&self) -> bool {
+        if is_left(&self.hints_left) && self.hints_left.load(Ordering::SeqCst) == 0 {
+            self.holds_a_hint.store(true, Ordering::SeqCst);
+            wait_while(|| is(&self.holds_a_hint));
+        }
+        true
     }
 
     fn forgets(&self, batch: &Batch) -> bool {
