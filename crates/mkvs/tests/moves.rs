@@ -4,7 +4,9 @@ mod scale;
 mod shelf;
 mod story;
 
-use coreplane_engine::{Batch, Durability, Engine, Error, Progress, Repairable, WriteOptions};
+use coreplane_engine::{
+    Batch, Durability, Engine, Entry, Error, Progress, Repairable, Replicated, WriteOptions,
+};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
@@ -103,6 +105,41 @@ fn what_is_written_before_slots_change_hands_is_in_the_new_group() {
             assert_eq!(found.as_deref(), expected, "{number} on device {device}");
         }
         assert_eq!(matrix.get(key).expect("get").as_deref(), expected, "{number}");
+    }
+}
+
+/// New keys are refused for lack of space while their slots move: nothing is left of that on a device that is full,
+/// nor in the new group. It would take what is left for deletes, and then the slots could not move.
+#[test]
+fn what_is_refused_beside_a_move_takes_no_space() {
+    for full in [0, 1] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf, (1, 2), Ack::All);
+        matrix.hold_tombstones(0).expect("hold");
+        let keys: Vec<Vec<u8>> = moving().take(50).collect();
+        let has_written = Cell::new(false);
+        let write = |progress: Progress| {
+            if progress.stage == "moving slots" && !has_written.replace(true) {
+                let gate = shelf.gate(at(0, full));
+                gate.is_full.store(true, Ordering::SeqCst);
+                for key in &keys {
+                    let refused = matrix.insert(key, b"new", &WriteOptions::default());
+                    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+                }
+                gate.is_full.store(false, Ordering::SeqCst);
+            }
+        };
+        matrix.add_group(&shelf, &CopyOptions::default(), &write).expect("add a group");
+        assert!(has_written.get());
+        for place in [at(0, 0), at(0, 1), at(1, 0), at(1, 1)] {
+            let mut left = 0;
+            let count = &mut |entry: Entry<'_>| left += usize::from(entry.key.starts_with(b"key-"));
+            shelf.engine(place).changes_since(0, count).expect("changes");
+            // The first device has had the keys, and deleted them, where the second was full.
+            let expected = if (place, full) == (at(0, 0), 1) { keys.len() } else { 0 };
+            assert_eq!(left, expected, "on {place}, while {full} was full");
+        }
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }
 

@@ -33,14 +33,31 @@ impl Group {
     /// Makes a record on all devices, and counts it in the group's filter; true if the group has a record of the
     /// key then. The caller has the key lock.
     pub(crate) fn give(&self, hash: u64, item: &Item) -> Result<bool> {
+        self.give_by(hash, &item.key, |engine| item.give_to(engine).map(|_| ()))
+    }
+
+    /// The same for a record that takes the place of another one: it may use the reserve, and a tombstone comes only
+    /// to devices that have the key.
+    pub(crate) fn give_instead(&self, hash: u64, item: &Item) -> Result<bool> {
+        let (sequence, options) = (Some(item.sequence), WriteOptions::default());
+        let options = WriteOptions { sequence, use_reserve: true, ..options };
+        let record = Decided::to(&item.key, &item.put);
+        self.give_by(hash, &item.key, |engine| record.restore(engine, &options, true).map(|_| ()))
+    }
+
+    fn give_by(
+        &self,
+        hash: u64,
+        key: &[u8],
+        give_to: impl Fn(&dyn StorageEngine) -> Result<()>,
+    ) -> Result<bool> {
         let change = self.filter.change();
-        let had = self.sequence_of(&item.key)?.is_some();
+        let had = self.sequence_of(key)?.is_some();
         let inserted = change.insert(hash);
         let given = self.of(self.followers()).try_for_each(|device| {
-            let given = item.give_to(&*device.engine).map(|_| ());
-            given.or_else(|error| self.go_on_without(device, error))
+            give_to(&*device.engine).or_else(|error| self.go_on_without(device, error))
         });
-        let has = given.and_then(|()| Ok(self.sequence_of(&item.key)?.is_some()));
+        let has = given.and_then(|()| Ok(self.sequence_of(key)?.is_some()));
         // If the result is unknown the key is counted: the filter says "perhaps".
         let is_new = *has.as_ref().unwrap_or(&true) && !had;
         if !is_new {

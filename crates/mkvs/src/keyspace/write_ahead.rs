@@ -3,6 +3,7 @@
 use super::Keyspace;
 use crate::device::decision::Decided;
 use crate::filter::hash_of;
+use crate::group::Group;
 use crate::group::item::Item;
 use crate::shape::owners::Route;
 use crate::shape::slots::slot_of;
@@ -24,6 +25,15 @@ impl Keyspace {
         }
     }
 
+    /// True if a list of an owner's records may show a write that was refused: it was taken back on the primary, or
+    /// its key is in doubt. `before` is the number of writes that were taken back before it. The caller has the key
+    /// lock.
+    pub(crate) fn may_be_listed(&self, owner: &Group, key: &[u8], before: u64) -> bool {
+        let members = owner.members();
+        self.in_flight.taken_back() != before
+            || self.in_flight.sure_of(owner.number, members, |it| it == key) != members
+    }
+
     /// A write of a key in a moving slot was refused: the owner's record is made anew in the group that the
     /// slot moves to, which may have received the refused write. The caller has the key lock.
     pub(crate) fn give_anew_after_refusal(&self, hash: u64, key: &[u8]) {
@@ -42,9 +52,10 @@ impl Keyspace {
         }
         let item = Item { key: key.to_vec(), put: of_owner.and_then(|item| item.put), sequence };
         let hash = hash_of(key);
-        owner.give(hash, &item)?;
+        self.in_flight.keep_tombstones(u64::from(item.put.is_none()));
+        owner.give_instead(hash, &item)?;
         match route.to() {
-            Some(to) => self.groups[to].give(hash, &item).map(|_| ()),
+            Some(to) => self.groups[to].give_instead(hash, &item).map(|_| ()),
             None => Ok(()),
         }
     }

@@ -94,8 +94,10 @@ impl Matrix {
                 if let Some(given) = options.sequence {
                     keyspace.is_outdated(&keyspace.groups[route.owner()], key, given)?;
                 }
-                let outcome = keyspace.groups[route.owner()].write(hash, options, write);
-                if outcome.is_err() {
+                let (owner, before) =
+                    (&keyspace.groups[route.owner()], keyspace.in_flight.taken_back());
+                let outcome = owner.write(hash, options, write);
+                if outcome.is_err() && keyspace.may_be_listed(owner, key, before) {
                     keyspace.give_anew_after_refusal(hash, key);
                 }
                 let outcome = outcome?;

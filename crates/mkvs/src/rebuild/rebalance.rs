@@ -313,7 +313,9 @@ impl Rebuild {
         let is_lost =
             |(slot, to): &&(usize, u16)| owners.of_slot(*slot).to() != Some(usize::from(*to));
         if let Some((slot, to)) = slots.iter().find(is_lost) {
-            let what = format!("group {to} could not take what was written to slot {slot}");
+            let what = format!(
+                "slot {slot} cannot move to group {to} now: a write to it could not be made in both groups"
+            );
             return Err(Error::Unusable(what));
         }
         let moves = |hash: u64| slots.iter().any(|(slot, _)| *slot == slot_of(hash));
