@@ -4,8 +4,9 @@ mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
-use shelf::{Kind, Shelf};
-use std::sync::atomic::Ordering;
+use shelf::{Kind, Shelf, wait_until};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const KEYS: u64 = 10;
 const LEN: u64 = 256 << 10;
@@ -86,4 +87,37 @@ fn a_matrix_opens_after_each_cut_of_its_emptying() {
         }
         assert_opens(kind, Shape { groups: 1, devices: 1, ..Shape::default() }, 10);
     }
+}
+
+/// Two readers of all keys, each of which does not end before the other one has begun again, or waits: an emptying
+/// comes between them.
+#[test]
+fn a_matrix_is_emptied_beside_readers_that_overlap() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = &Matrix::create(&shelf, Shape::default(), &options()).expect("create");
+    put(matrix, 0, b"value");
+    let (looks, is_over) = (&[const { AtomicU64::new(0) }; 2], &AtomicBool::new(false));
+    let look = move |own: usize| {
+        while !is_over.load(Ordering::SeqCst) {
+            let next = matrix.iterate(0, 10, &mut |_| {
+                let other = || looks[1 - own].load(Ordering::SeqCst);
+                looks[own].fetch_add(1, Ordering::SeqCst);
+                let (before, since) = (other(), Instant::now());
+                let waits = || since.elapsed() > Duration::from_millis(300);
+                wait_until(|| other() > before || is_over.load(Ordering::SeqCst) || waits());
+            });
+            assert_eq!(next.expect("iterate"), 0);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || look(0));
+        scope.spawn(move || look(1));
+        wait_until(|| looks.iter().all(|looks| looks.load(Ordering::SeqCst) > 10));
+        scope.spawn(|| {
+            matrix.clear().expect("clear");
+            is_over.store(true, Ordering::SeqCst);
+        });
+        wait_until(|| is_over.load(Ordering::SeqCst));
+    });
+    assert_eq!(matrix.len().expect("len"), 0);
 }

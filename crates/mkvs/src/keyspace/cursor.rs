@@ -35,7 +35,7 @@ impl Keyspace {
         count: usize,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
-        let _still = self.moves.read_recursive();
+        let _still = self.moves.read();
         let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
         let (mut shown, mut calls, mut stretch) = (0, 0, Stretch::default());
         while let Some(of) = self.groups.get(group) {
@@ -98,7 +98,7 @@ impl Keyspace {
         if sequence < horizon {
             return Err(Error::HistoryGone { asked: sequence, horizon });
         }
-        let _still = self.moves.read_recursive();
+        let _still = self.moves.read();
         self.groups.iter().try_for_each(|group| self.changes_of(group, sequence, visit))
     }
 
@@ -201,7 +201,7 @@ impl Keyspace {
 
     pub(crate) fn len(&self) -> Result<u64> {
         // Not while a slot changes hands.
-        let _still = self.moves.read_recursive();
+        let _still = self.moves.read();
         let mut len = 0;
         let has_guests = self.has_guests.load(Ordering::Acquire);
         for group in self.groups.iter() {
@@ -230,9 +230,9 @@ impl Keyspace {
         self.len().map(Some)
     }
 
-    /// Counts the records that a group shows, one by one: while slots move it has other records too.
+    /// Counts the records that a group shows, one by one: while slots move it has other records too. The caller
+    /// keeps slots from changing hands.
     fn count_shown(&self, group: u16, engine: &dyn StorageEngine) -> Result<u64> {
-        let _still = self.moves.read_recursive();
         let mut count = 0;
         each_entry(engine, &[], &mut |entry| {
             count += u64::from(self.owners.shows(group, entry.key));

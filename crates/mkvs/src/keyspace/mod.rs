@@ -36,7 +36,8 @@ pub(crate) struct Keyspace {
     pub(crate) groups: Groups,
     /// The group that owns each slot.
     pub(crate) owners: Arc<Owners>,
-    /// Held while many keys are read, so that no slot changes hands meanwhile.
+    /// Held while many keys are read, so that no slot changes hands meanwhile. A reader does not take it twice: it
+    /// would wait for a writer that waits for it.
     pub(crate) moves: RwLock<()>,
     /// Groups may have records of slots that are not theirs: on the way here, or not yet removed.
     pub(crate) has_guests: AtomicBool,

@@ -243,7 +243,7 @@ impl Ordered for Keyspace {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
-        let _still = self.moves.read_recursive();
+        let _still = self.moves.read();
         let groups = self.groups.len();
         // The share of a group, and a few more: the groups have about as many each.
         let count = limit.div_ceil(groups).saturating_add(8).min(AT_A_TIME);
