@@ -42,8 +42,27 @@ pub fn light() {
     }
 }
 
+/// True if [`heavy`] makes all threads of the process fence, and not only the one that calls it. Once true it stays so.
+#[inline]
+pub(crate) fn reaches_others() -> bool {
+    ASYMMETRIC.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+thread_local! {
+    static HEAVY: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// The calls of [`heavy`] by this thread.
+#[cfg(test)]
+pub(crate) fn heavy_count() -> usize {
+    HEAVY.get()
+}
+
 /// The retirer's fence, between making a page unreachable and reading the slots. A system call.
 pub fn heavy() {
+    #[cfg(test)]
+    HEAVY.set(HEAVY.get() + 1);
     prepare();
     fence(Ordering::SeqCst);
     if ASYMMETRIC.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {

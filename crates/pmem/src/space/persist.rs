@@ -20,6 +20,29 @@ pub(super) fn fences() -> u64 {
     FENCES.get()
 }
 
+/// A thread, as the address of its count of fences, and that count. A thread that has ended may have had the same
+/// address; its end has ordered all its stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment {
+    thread: usize,
+    fences: u64,
+}
+
+impl Moment {
+    /// The current moment of this thread.
+    #[inline]
+    pub(super) fn now() -> Self {
+        FENCES
+            .with(|fences| Self { thread: std::ptr::from_ref(fences).addr(), fences: fences.get() })
+    }
+
+    /// True if both are of one thread.
+    #[inline]
+    pub(super) fn is_of_thread_of(self, other: Self) -> bool {
+        self.thread == other.thread
+    }
+}
+
 /// A moment between the fences of one thread.
 #[derive(Debug, Clone, Copy)]
 pub struct FenceMark {

@@ -1,7 +1,9 @@
 //! The owner of a log page that is being filled, or of several in turn.
 
-use super::{Space, persist};
+use super::Space;
+use super::persist::Moment;
 use crate::arch;
+use crate::epoch::barrier;
 use crate::media::Behaviour;
 use crate::mutant;
 use std::mem::ManuallyDrop;
@@ -26,9 +28,9 @@ pub struct PageWriter {
     start: u64,
     tail: u32,
     published: u32,
-    /// The number of fences that the thread had made when it last stored past the caches; none if there were no such
-    /// stores since the last publication.
-    past_caches: Option<u64>,
+    /// When a thread last stored past the caches; none if there were no such stores since the last publication, or if
+    /// they were ordered at once.
+    past_caches: Option<Moment>,
     /// The buffer in which a record that goes past the caches is assembled; allocated when first needed.
     stage: Option<Box<Stage>>,
 }
@@ -275,7 +277,7 @@ impl PageWriter {
                 }
                 // SAFETY: as in `copy`; tail and length are multiples of 8.
                 unsafe { arch::copy_nt(self.space.mapping.at(offset), bytes.as_ptr(), len) };
-                self.past_caches = Some(persist::fences());
+                self.note_past_caches();
                 self.space.note_nt(offset, len as u64);
             }
         }
@@ -323,14 +325,40 @@ impl PageWriter {
         }
     }
 
+    /// Notes that this thread has stored past the caches.
+    #[inline]
+    fn note_past_caches(&mut self) {
+        if !barrier::reaches_others() {
+            // No other thread could order these stores later.
+            return arch::fence();
+        }
+        let now = Moment::now();
+        if let Some(before) = self.past_caches.replace(now)
+            && !before.is_of_thread_of(now)
+        {
+            Self::order_of_others();
+        }
+    }
+
     /// Orders stores past the caches before the store that publishes them, which the processor may otherwise show
-    /// first. The caller has mostly made a fence. (A writer that another thread gets comes to it through a locked
-    /// instruction, which orders them, too.)
+    /// first. The caller has mostly made a fence. That of another thread than the one that has stored orders nothing,
+    /// and the writer may have come from there by an ordinary store, such as the end of a [`Lock`](crate::spin::Lock).
     #[inline]
     fn order(&mut self) {
-        let is_due = self.past_caches.take() == Some(persist::fences());
-        if is_due && !mutant!("pmem.writer.order") {
+        let Some(stored) = self.past_caches.take() else { return };
+        let now = Moment::now();
+        if !stored.is_of_thread_of(now) {
+            Self::order_of_others();
+        } else if stored == now && !mutant!("pmem.writer.order") {
             arch::fence();
+        }
+    }
+
+    /// Orders the stores that other threads have made past the caches.
+    #[cold]
+    fn order_of_others() {
+        if !mutant!("pmem.writer.order_of_others") {
+            barrier::heavy();
         }
     }
 
@@ -370,5 +398,56 @@ impl PageWriter {
 impl Drop for PageWriter {
     fn drop(&mut self) {
         self.space.roles.drop_writer(self.page);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::SpaceOptions;
+
+    /// Each of these threads is another one, also to its successor.
+    fn elsewhere<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+        std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"))
+    }
+
+    #[test]
+    fn stores_past_the_caches_are_ordered_where_another_thread_publishes_them() {
+        barrier::prepare();
+        if !barrier::reaches_others() {
+            return;
+        }
+        let options = SpaceOptions { page_size: 4096, reserve: 1 << 20, own_epochs: false };
+        let space = Arc::new(Space::dram(1 << 16, &options).expect("a space"));
+        let mut writer = space.claim_log(3).expect("a page");
+        let store = |writer: &mut PageWriter| writer.append_nt(&[&[7; 8]]).is_some();
+        let barriers = |writer: &mut PageWriter, run: &mut dyn FnMut(&mut PageWriter)| {
+            let before = barrier::heavy_count();
+            run(writer);
+            barrier::heavy_count() - before
+        };
+        let own = barriers(&mut writer, &mut |writer| {
+            assert!(store(writer) && store(writer));
+            writer.publish();
+        });
+        assert_eq!(own, 0);
+        assert!(elsewhere(|| store(&mut writer)));
+        assert_eq!(barriers(&mut writer, &mut PageWriter::publish), 1);
+        assert_eq!(
+            barriers(&mut writer, &mut PageWriter::publish_early),
+            0,
+            "nothing is left to be ordered"
+        );
+        // The second thread publishes the stores of both.
+        assert!(elsewhere(|| store(&mut writer)));
+        let both = barriers(&mut writer, &mut |writer| {
+            assert!(store(writer) && store(writer));
+            writer.publish();
+        });
+        assert_eq!(both, 1);
+        assert!(elsewhere(|| store(&mut writer)));
+        let before = barrier::heavy_count();
+        drop(writer.finish());
+        assert_eq!(barrier::heavy_count() - before, 1);
     }
 }

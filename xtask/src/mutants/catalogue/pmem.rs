@@ -15,6 +15,7 @@ const COPIES: Suite = Suite::of(
 const FOLIOS: Suite = Suite::of(PACKAGE, "folios", &["a_block_that"]);
 const SYNC_FAILURE: Suite = Suite::of(PACKAGE, "folios", &["a_pool_whose_sync"]);
 const WRITERS: Suite = Suite::of(PACKAGE, "bounds", &[]);
+const WRITERS_INSIDE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::writer"]);
 const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retirement"]);
 /// An engine above it, cut everywhere.
 const RECORD_CUTS: Suite = Suite::of("coreplane-scmkv", "crashes", &["with_the_index_in_the_pool"]);
@@ -56,6 +57,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         WRITERS,
     ),
     Mutant::new("pmem.writer.order", "stores past the caches are published unordered", WRITERS),
+    Mutant::new(
+        "pmem.writer.order_of_others",
+        "stores past the caches are published by another thread, unordered",
+        WRITERS_INSIDE,
+    ),
     Mutant::new("pmem.sync_failure.mark", "a failed sync leaves no mark", SYNC_FAILURE),
     Mutant::new("pmem.writer.rewind", "a writer goes back behind what is published", WRITERS),
     Mutant::new("pmem.word.flush", "the flush of a word does nothing", POOL_CUTS),
