@@ -37,6 +37,7 @@ mod cut_short;
 mod error;
 mod header;
 mod lock;
+mod mark;
 mod repair;
 mod reserve;
 mod root;

@@ -9,17 +9,15 @@
 //!   pool (short)  ──►  mark, durable  ──►  pool (long)  ──►  repaired, durable  ──►  mark removed
 //! ```
 
-use super::allocate;
 use super::error::{IoContext, PoolError};
+use super::{allocate, mark};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The mark's path.
 fn mark_of(path: &Path) -> PathBuf {
-    let mut mark = path.as_os_str().to_owned();
-    mark.push(".cut-short");
-    PathBuf::from(mark)
+    mark::beside(path, "cut-short")
 }
 
 /// The length to which the file at `path`, now `len` bytes long, was truncated according to the mark; `len` without a
@@ -50,7 +48,7 @@ pub(super) fn lay(path: &Path, len: u64) -> Result<(), PoolError> {
         std::fs::rename(&new, &mark)
     });
     written.io(format!("write {}", mark.display()))?;
-    allocate::sync_directory(path)
+    allocate::sync_directory(&mark)
 }
 
 /// Removes the mark, if there is one; durably when it returns.
@@ -60,7 +58,7 @@ pub(super) fn lay(path: &Path, len: u64) -> Result<(), PoolError> {
 pub(super) fn lift(path: &Path) -> Result<(), PoolError> {
     let mark = mark_of(path);
     match std::fs::remove_file(&mark) {
-        Ok(()) => allocate::sync_directory(path),
+        Ok(()) => allocate::sync_directory(&mark),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error).io(format!("remove {}", mark.display())),
     }
@@ -83,5 +81,19 @@ mod tests {
         lift(&path).expect("no mark");
         lift(&path).expect("none is there");
         assert_eq!(left(), 100);
+    }
+
+    #[test]
+    fn a_mark_lies_beside_the_pool_and_not_beside_a_link_to_it() {
+        let place = tempfile::tempdir().expect("a place");
+        let (path, link) = (place.path().join("pool"), place.path().join("links/pool"));
+        std::fs::create_dir(place.path().join("links")).expect("a directory");
+        std::fs::write(&path, "").expect("a pool");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        lay(&link, 40).expect("a mark");
+        assert_eq!(len_left(&path, 100).expect("a look"), 40);
+        assert!(place.path().join("pool.cut-short").exists());
+        lift(&link).expect("it is lifted");
+        assert_eq!(len_left(&path, 100).expect("a look"), 100);
     }
 }

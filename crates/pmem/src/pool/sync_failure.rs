@@ -11,17 +11,15 @@
 //!
 //! The mark need not be durable: a restart of the machine drops the page cache, too.
 
-use super::allocate;
 use super::error::{IoContext, PoolError};
+use super::{allocate, mark};
 use crate::mutant;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 fn mark_of(path: &Path) -> PathBuf {
-    let mut mark = path.as_os_str().to_owned();
-    mark.push(".sync-failed");
-    PathBuf::from(mark)
+    mark::beside(path, "sync-failed")
 }
 
 /// Leaves the mark, if the file system lets it.

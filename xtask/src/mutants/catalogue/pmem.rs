@@ -16,6 +16,7 @@ const FOLIOS: Suite = Suite::of(PACKAGE, "folios", &["a_block_that"]);
 const SYNC_FAILURE: Suite = Suite::of(PACKAGE, "folios", &["a_pool_whose_sync"]);
 const WRITERS: Suite = Suite::of(PACKAGE, "bounds", &[]);
 const WRITERS_INSIDE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::writer"]);
+const MARKS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["pool::cut_short"]);
 const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retirement"]);
 /// An engine above it, cut everywhere.
 const RECORD_CUTS: Suite = Suite::of("coreplane-scmkv", "crashes", &["with_the_index_in_the_pool"]);
@@ -63,6 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         WRITERS_INSIDE,
     ),
     Mutant::new("pmem.sync_failure.mark", "a failed sync leaves no mark", SYNC_FAILURE),
+    Mutant::new("pmem.mark.link", "a mark lies beside a link to the pool", MARKS),
     Mutant::new("pmem.writer.rewind", "a writer goes back behind what is published", WRITERS),
     Mutant::new("pmem.word.flush", "the flush of a word does nothing", POOL_CUTS),
     Mutant::new("pmem.page.reclaim", "a page is used again under its readers", RETIRED).quick(),
