@@ -323,16 +323,21 @@ impl MatrixStore {
             let what = "another work of the matrix is going on".to_owned();
             return Err(Error::Unusable(what));
         }
-        let name = work.name();
-        *self.doing.lock() = Some(Doing { work: name, progress: None, done: None });
+        let begun = Doing { work: work.name(), progress: None, done: None };
+        let before = self.doing.lock().replace(begun);
         let this = Arc::clone(self);
         let run = move || {
-            let done = this.run(work, &|progress| this.note(|it| it.progress = Some(progress)));
-            this.note(|it| it.done = Some(done.map_err(Failed::from)));
+            let note = |progress| this.note(|it| it.progress = Some(progress));
+            let done = result_of(|| this.run(work, &note));
+            this.note(|it| it.done = Some(done));
         };
-        let spawned = background::spawn("coreplane-matrix", run)
-            .map_err(|source| Error::Io { context: "start a thread".to_owned(), source })?;
-        *thread = Some(spawned);
+        match background::spawn("coreplane-matrix", run) {
+            Ok(spawned) => *thread = Some(spawned),
+            Err(source) => {
+                *self.doing.lock() = before;
+                return Err(Error::Io { context: "start a thread".to_owned(), source });
+            }
+        }
         Ok(())
     }
 
@@ -370,5 +375,26 @@ impl MatrixStore {
         let engine = engine.unwrap_or(EngineChoice::Bptree);
         let page_size = page_size.filter(|_| engine != EngineChoice::Scmkv);
         Ok(StoreConfig { page_size, fan_out, ..self.config.clone() }.size(size).engine(engine))
+    }
+}
+
+/// The result of a job; one that panics has failed, so that it does not seem to go on.
+fn result_of(work: impl FnOnce() -> Result<Done>) -> std::result::Result<Done, Failed> {
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(Error::Unusable("the work has ended by a fault of the program".to_owned()))
+    });
+    done.map_err(Failed::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_panics_has_failed() {
+        let failed = result_of(|| panic!("on purpose")).expect_err("it has failed");
+        assert!(failed.message.contains("fault of the program"), "{failed:?}");
+        let place = Position { group: 0, device: 1 };
+        assert_eq!(result_of(|| Ok(Done::Retired(place))), Ok(Done::Retired(place)));
     }
 }
