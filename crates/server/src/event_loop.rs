@@ -166,12 +166,13 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Serves connections with work left over; the keys of those whose long commands go on at the end of the turn.
+    /// Serves connections with work left over; the keys of those that go on at the end of the turn: with long commands,
+    /// and with commands of another node, whose end may be among the events of this turn.
     fn serve_again(&mut self) -> Vec<usize> {
         let mut long = Vec::new();
         for key in std::mem::take(&mut self.again) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
-            if connection.session.continuation.is_some() {
+            if connection.session.continuation.is_some() || connection.session.is_forwarded {
                 long.push(key);
                 continue;
             }
@@ -181,7 +182,7 @@ impl EventLoop {
         long
     }
 
-    /// Lets long commands go on, after all others have been answered.
+    /// Lets the rest of the connections go on, after all others have been answered.
     fn go_on_with(&mut self, long: &[usize]) {
         if long.is_empty() {
             return;

@@ -221,6 +221,7 @@ fn run(
         turn.host.engine.prefetch(key);
     }
     let words = connection.parser.words(rest);
+    let was_forwarded = connection.session.is_forwarded;
     let out = connection.output.buffer();
     connection.rests |= command::run(turn, &mut connection.session, words, out);
     if connection.session.is_postponed {
@@ -238,7 +239,9 @@ fn run(
     }
     let is_full = connection.output.len() as u64 >= output.pause
         || connection.upstream.as_ref().is_some_and(|it| it.is_full());
-    if is_full || turn.slice.is_used_up() { Next::Turn } else { Next::Command }
+    // The end of the connection may have arrived together with the first commands.
+    let is_new_node = session.is_forwarded && !was_forwarded;
+    if is_full || is_new_node || turn.slice.is_used_up() { Next::Turn } else { Next::Command }
 }
 
 /// Answers with a protocol error, and closes the connection.

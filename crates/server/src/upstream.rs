@@ -19,6 +19,7 @@ use crate::session::Answers;
 use crate::{ClusterInfo, Standing};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use rustix::net::sockopt;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -65,6 +66,14 @@ pub(crate) struct Upstream {
     watches: bool,
 }
 
+/// Commands without an answer must not run after this: what the leader has not received yet is not sent, and it learns
+/// of the end at once.
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl Upstream {
     fn new(leader: SocketAddr, password: Option<&str>, proto: Proto) -> Self {
         let now = Instant::now();
@@ -109,6 +118,16 @@ impl Upstream {
         self.input.clear();
         self.measure = Measure::default();
         Ok(())
+    }
+
+    /// Takes its socket, which is reset when it is closed if commands are pending.
+    fn close(&mut self) -> Option<TcpStream> {
+        let stream = self.stream.take()?;
+        if self.is_awaited() {
+            // Without the option the socket ends as well, only later.
+            let _set = sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).is_ok();
+        }
+        Some(stream)
     }
 
     fn greet(&mut self, words: &[&str]) {
@@ -352,7 +371,7 @@ impl EventLoop {
         let own = self.own_address();
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(mut upstream) = connection.upstream.take() else { return };
-        if let Some(mut stream) = upstream.stream.take() {
+        if let Some(mut stream) = upstream.close() {
             // Closing the socket does it as well.
             let _closed = self.poll.registry().deregister(&mut stream).is_ok();
         }

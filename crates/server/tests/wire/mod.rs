@@ -28,7 +28,10 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(config: Config, engine: Arc<dyn Deferred>) -> Self {
-        let server = Server::bind(config, engine).expect("bind");
+        Self::of(Server::bind(config, engine).expect("bind"))
+    }
+
+    pub(crate) fn of(server: Server) -> Self {
         let address = server.local_addr().expect("an address");
         let handle = server.handle();
         let thread = Some(std::thread::spawn(move || server.run()));

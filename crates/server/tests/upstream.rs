@@ -1,0 +1,134 @@
+//! Commands that a follower forwards to the leader of a cluster: none runs after the follower has dropped it.
+
+mod wire;
+
+use coreplane_conformance::model::ModelEngine;
+use coreplane_engine::{Deferred, DurableListener, Result as EngineResult};
+use coreplane_server::{
+    AppliedEntry, ClusterInfo, Config, MemberInfo, Server, SnapshotPage, Standing,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use wire::{Running, command, config, shown};
+
+/// A step that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node that knows the leader, and nothing else.
+#[derive(Debug)]
+struct Node(Mutex<Standing>);
+
+impl ClusterInfo for Node {
+    fn standing(&self) -> Standing {
+        *self.0.lock().expect("no panic")
+    }
+
+    fn followers(&self) -> Vec<(SocketAddr, u64)> {
+        Vec::new()
+    }
+
+    fn applied(&self) -> u64 {
+        0
+    }
+
+    fn copies(&self) -> usize {
+        1
+    }
+
+    fn run(&self, _words: &[&str]) -> Result<String, String> {
+        Err("ERR not here".to_owned())
+    }
+
+    fn figures(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn members(&self) -> Vec<MemberInfo> {
+        Vec::new()
+    }
+
+    fn pin(&self) -> Result<(u64, u64), String> {
+        Err("ERR not here".to_owned())
+    }
+
+    fn page(&self, _pin: u64, _start: &[u8]) -> Result<SnapshotPage, String> {
+        Err("ERR not here".to_owned())
+    }
+
+    fn unpin(&self, _pin: u64) {}
+
+    fn changes_since(&self, _index: u64, _bytes_max: usize) -> EngineResult<Vec<AppliedEntry>> {
+        Ok(Vec::new())
+    }
+
+    fn on_applied(&self, _listener: DurableListener) {}
+
+    fn follower_reads(&self) -> Option<&dyn Deferred> {
+        None
+    }
+
+    fn redirects(&self) -> bool {
+        false
+    }
+}
+
+fn node(standing: Standing) -> (Arc<Node>, Config) {
+    let node = Arc::new(Node(Mutex::new(standing)));
+    let config = Config { cluster: Some(node.clone()), threads: 1, ..config() };
+    (node, config)
+}
+
+fn bytes_of(line: &str) -> Vec<u8> {
+    command(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_command_that_arrives_together_with_the_end_of_its_connection_is_not_run() {
+    let (_node, config) = node(Standing::Leads);
+    let server = Server::bind(config, Arc::new(ModelEngine::new())).expect("bind");
+    let address = server.local_addr().expect("an address");
+    // All of it is there before the leader looks.
+    let mut follower = TcpStream::connect(address).expect("connect");
+    follower.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    follower
+        .write_all(&[bytes_of("CLUSTER FORWARDED"), bytes_of("INCR n")].concat())
+        .expect("sent");
+    follower.shutdown(Shutdown::Write).expect("ended");
+    let server = Running::of(server);
+    let mut told = Vec::new();
+    if let Err(error) = follower.read_to_end(&mut told) {
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    assert!(told.is_empty() || told == b"+OK\r\n", "{}", shown(&told));
+    assert_eq!(server.connect().say("GET n"), "$-1\\r\\n");
+    // A follower that stays is served.
+    let mut follower = server.connect();
+    follower.send(&[bytes_of("CLUSTER FORWARDED"), bytes_of("INCR n"), bytes_of("GET n")].concat());
+    for answer in [&b"+OK\r\n"[..], b":1\r\n", b"$1\r\n1\r\n"] {
+        assert_eq!(follower.reply(), answer);
+    }
+}
+
+/// The kernel would send again what the leader has not received.
+#[test]
+fn a_connection_with_pending_commands_is_reset() {
+    let leader = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let (node, config) = node(Standing::Follows(leader.local_addr().expect("an address")));
+    let server = Running::start(config, Arc::new(ModelEngine::new()));
+    let mut client = server.connect();
+    client.send(&bytes_of("INCR n"));
+    let (mut upstream, _) = leader.accept().expect("a follower");
+    upstream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let forwarded = [bytes_of("CLUSTER FORWARDED"), bytes_of("INCR n")].concat();
+    let mut read = vec![0; forwarded.len()];
+    upstream.read_exact(&mut read).expect("the command");
+    assert_eq!(shown(&read), shown(&forwarded));
+    *node.0.lock().expect("no panic") = Standing::Unknown;
+    // So the loop has a turn.
+    assert_eq!(server.connect().say("PING"), "+PONG\\r\\n");
+    assert!(client.reply().starts_with(b"-INDETERMINATE "));
+    let end = upstream.read(&mut [0; 64]).expect_err("it is not closed as usual");
+    assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+}
