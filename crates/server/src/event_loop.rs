@@ -247,7 +247,7 @@ impl EventLoop {
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.is_readable = true;
-            if event.is_read_closed() {
+            if event.is_read_closed() || is_gone {
                 connection.is_half_closed = true;
                 if connection.session.is_forwarded {
                     // The node has told its client that the outcome is unknown: commands that have not run yet must

@@ -14,6 +14,10 @@ use crate::upstream::pass_on;
 use std::io::{self, Read};
 use std::sync::atomic::Ordering;
 
+/// The answer to a held command of a client that sends no more.
+const GIVEN_UP: &str =
+    "TRYAGAIN the connection was ended while the command was held: it was not run";
+
 /// The next step after a command.
 #[derive(PartialEq, Eq)]
 enum Next {
@@ -84,6 +88,9 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
+        if connection.is_half_closed && connection.session.is_held() {
+            give_up(connection);
+        }
         let has_more = connection.is_readable || connection.is_stalled;
         let is_paused = connection.output.len() as u64 >= connection.output_pause(pause);
         if has_more && !connection.is_closing() && !is_paused && !connection.is_queued {
@@ -242,6 +249,20 @@ fn run(
     // The end of the connection may have arrived together with the first commands.
     let is_new_node = session.is_forwarded && !was_forwarded;
     if is_full || is_new_node || turn.slice.is_used_up() { Next::Turn } else { Next::Command }
+}
+
+/// Ends a connection that will send no more and whose command is held: its client has probably gone, and may have sent
+/// the command again elsewhere. Not before all earlier commands are answered: the engine may be busy with these.
+#[cold]
+fn give_up(connection: &mut Connection) {
+    let is_behind_others = connection.rests || connection.output.is_held();
+    if is_behind_others || connection.upstream_state().is_awaited {
+        return;
+    }
+    if !connection.session.is_muted() {
+        write_error(connection, GIVEN_UP);
+    }
+    connection.session.is_closing = true;
 }
 
 /// Answers with a protocol error, and closes the connection.

@@ -199,6 +199,12 @@ impl Session {
         }
     }
 
+    /// True if its command has not begun, and waits for the end of a pause, for a leader, or for a busy engine.
+    pub(crate) fn is_held(&self) -> bool {
+        let waits = self.is_paused || self.postponed_since.is_some();
+        self.is_postponed && self.continuation.is_none() && waits
+    }
+
     /// True if the current command gets no answer.
     pub(crate) fn is_muted(&self) -> bool {
         matches!(self.answers, Answers::Off | Answers::Skip)

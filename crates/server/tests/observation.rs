@@ -5,8 +5,14 @@ mod wire;
 
 use coreplane_conformance::model::{LIMITS, ModelEngine};
 use coreplane_engine::Limits;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use wire::{Running, Wire, config, shown};
+
+/// A step that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start() -> Running {
     Running::start(config(), Arc::new(ModelEngine::new()))
@@ -216,6 +222,44 @@ fn a_pause_holds_those_who_write_until_it_ends() {
     // All of them, until the time is over; commands queued behind `UNPAUSE` do not wait.
     assert_eq!(admin.say("CLIENT PAUSE 50"), "+OK\\r\\n");
     assert_eq!(first.say("PING"), "+PONG\\r\\n");
+}
+
+/// A client that has gone may have sent its command again, and must not find it run twice.
+#[test]
+fn a_held_command_ends_with_its_connection() {
+    let server = start();
+    let mut admin = server.connect();
+    assert_eq!(admin.say("CLIENT PAUSE 1000000 WRITE"), "+OK\\r\\n");
+    let mut gone = server.connect();
+    gone.send(b"INCR n\r\n");
+    wait_until_blocked(&mut admin, 1);
+    drop(gone);
+    // The place of the first one is free again.
+    let since = Instant::now();
+    while fact(&mut admin, "clients", "connected_clients").as_deref() != Some("1") {
+        assert!(since.elapsed() < PATIENCE, "it keeps its place");
+    }
+    // Also where the end has arrived before the command is held, behind others that are answered.
+    let told = rest_after_end(&server, b"GET n\r\nINCR n\r\nINCR n\r\n");
+    let (first, second) = told.split_at(5);
+    assert_eq!(first, b"$-1\r\n");
+    assert!(
+        second.starts_with(b"-TRYAGAIN ") && second.iter().filter(|it| **it == b'-').count() == 1
+    );
+    assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+    assert_eq!(admin.say("GET n"), "$-1\\r\\n");
+    assert_eq!(rest_after_end(&server, b"INCR n\r\nGET n\r\n"), b":1\r\n$1\r\n1\r\n");
+}
+
+/// The answers to a client that sends nothing more.
+fn rest_after_end(server: &Running, commands: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(server.address).expect("connect");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.write_all(commands).expect("send");
+    stream.shutdown(Shutdown::Write).expect("end");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the end");
+    rest
 }
 
 #[test]
