@@ -76,6 +76,7 @@ pub struct ModelEngine {
     is_miscounted: AtomicBool,
     /// Every second read that shows several records finds the store busy.
     is_busy: AtomicBool,
+    is_settling: AtomicBool,
     reads: AtomicU64,
     interruption: Mutex<Option<Interruption>>,
     leaderships: AtomicU64,
@@ -143,6 +144,7 @@ impl ModelEngine {
             is_counting: AtomicBool::new(false),
             is_miscounted: AtomicBool::new(false),
             is_busy: AtomicBool::new(false),
+            is_settling: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             interruption: Mutex::new(None),
             leaderships: AtomicU64::new(0),
@@ -173,6 +175,11 @@ impl ModelEngine {
     /// or no longer.
     pub fn set_busy(&self, is_busy: bool) {
         self.is_busy.store(is_busy, Ordering::Release);
+    }
+
+    /// From now on it says that early writes settle by themselves, as those of a node of a cluster do; or no longer.
+    pub fn set_settling(&self, is_settling: bool) {
+        self.is_settling.store(is_settling, Ordering::Release);
     }
 
     /// Counts a call that shows several records.

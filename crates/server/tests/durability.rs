@@ -2,8 +2,8 @@
 
 mod wire;
 
-use coreplane_conformance::model::ModelEngine;
-use coreplane_engine::{Durability, Engine};
+use coreplane_conformance::model::{LIMITS, ModelEngine};
+use coreplane_engine::{Durability, Engine, Limits, WriteOptions};
 use coreplane_server::Config;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -321,4 +321,24 @@ fn a_muted_write_behind_a_long_answer_is_held_at_its_place() {
     engine.make_durable();
     assert_eq!(slow.say("PING"), "+PONG\\r\\n");
     assert_eq!(other.say("GET k"), "$1\\r\\nv\\r\\n");
+}
+
+/// In a cluster a deletion of many keys is made in steps.
+#[test]
+fn a_deletion_that_fails_halfway_tells_of_no_key_that_may_come_back() {
+    let limits = Limits { batch_len_max: 2, ..LIMITS };
+    let engine = Arc::new(ModelEngine::with_manual_commit().bounded_by(limits));
+    engine.set_settling(true);
+    for key in ["a", "b", "c", "d"] {
+        let put = engine.put(key.as_bytes(), b"v", &WriteOptions::default());
+        put.expect("written").written().expect("written");
+    }
+    let server = Running::start(config(), engine.clone());
+    let mut wire = server.connect();
+    // The second step fails, and then the first one is never durable.
+    engine.after_next_read(|engine| {
+        engine.after_next_read(|engine| engine.break_medium("on purpose"));
+    });
+    let refused = wire.say("DEL a b c d");
+    assert!(refused.starts_with('-') && !refused.contains("were deleted"), "{refused}");
 }

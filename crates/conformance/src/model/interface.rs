@@ -360,6 +360,10 @@ impl Deferred for ModelEngine {
         self.is_durable(horizon)
     }
 
+    fn settles_by_itself(&self) -> bool {
+        self.is_settling.load(Ordering::Acquire)
+    }
+
     fn visible_ticket(&self) -> Ticket {
         let state = self.lock();
         let early = state.cells.values().map(|cell| state.ticket_of(cell)).max();

@@ -91,7 +91,11 @@ fn go_on(call: &mut Call<'_, '_>, mut deletion: Deletion) -> Answer {
         }
         let step = make_step(call, &mut deletion);
         if step.is_err() {
-            // The command waits for the engine, or the failure reports how many keys were deleted.
+            if deletion.deleted > 0 {
+                // The failure reports how many keys were deleted before.
+                call.store.rest_on_all();
+            }
+            // Otherwise the command waits for the engine.
             call.session.continuation = Some(Continuation::Deletion(deletion));
             return step;
         }
