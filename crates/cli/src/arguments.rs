@@ -269,7 +269,7 @@ pub(crate) struct Serve {
     /// Event loops; 0: one for each core but one, at least one.
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
-    /// Connections at a time.
+    /// Connections at a time; fewer if the limit of open files has no room for them. It is raised as far as permitted.
     #[arg(long, default_value_t = 10_000, help_heading = CLIENTS)]
     pub(crate) maxclients: u32,
     /// Drop a client that was idle for so long [default: never].

@@ -33,7 +33,8 @@ pub struct Config {
     pub unix_socket_mode: Option<u32>,
     /// Event loops; 0: one for each core but one, at least one.
     pub threads: usize,
-    /// Connections at a time; further ones are refused with an error.
+    /// Connections at a time; further ones are refused with an error. Fewer, if the limit of open files has no room for
+    /// them: it is raised as far as the system lets the process.
     pub max_clients: u32,
     /// A client that was idle for so long is disconnected; zero: never.
     pub idle_timeout: Duration,

@@ -4,6 +4,7 @@ use crate::clients::Clients;
 use crate::config::Config;
 use crate::connection::Stream;
 use crate::counters::{LoopCounters, Totals};
+use crate::descriptors;
 use crate::isolation::Isolation;
 use crate::monitor::Monitors;
 use crate::pause::Pause;
@@ -144,6 +145,13 @@ impl Host {
             is_ending: AtomicBool::new(false),
             this: this.clone(),
         })
+    }
+
+    /// The number of clients, up to `max_clients`, for which there is room among the open files. A client whose commands
+    /// a leader runs has a connection there, too.
+    pub(crate) fn room_for(&self, max_clients: u32) -> u32 {
+        let each = if self.config.cluster.is_some() { 2 } else { 1 };
+        descriptors::make_room(max_clients, self.clients.count(), each)
     }
 
     /// The TCP port, 0 if there is none.

@@ -51,6 +51,7 @@ mod config;
 mod connection;
 mod continuation;
 mod counters;
+mod descriptors;
 mod event_loop;
 mod feed;
 mod figures;

@@ -99,11 +99,7 @@ pub(crate) static PARAMETERS: &[Parameter] = &[
         |host, value| store_yes_no(&host.settings.tracks_latency, value),
     ),
     changeable("latency-tracking-info-percentiles", show_percentiles, parse_percentiles),
-    changeable(
-        "maxclients",
-        |host| load(&host.settings.max_clients),
-        |host, value| store_number(&host.settings.max_clients, value, 1, u64::from(u32::MAX)),
-    ),
+    changeable("maxclients", |host| load(&host.settings.max_clients), set_max_clients),
     changeable(
         "maxmemory",
         |host| load(&host.settings.max_memory),
@@ -191,6 +187,21 @@ const NO_NUMBER: &str = "argument couldn't be parsed into an integer";
 
 fn between(min: impl std::fmt::Display, max: impl std::fmt::Display) -> Complaint {
     format!("argument must be between {min} and {max} inclusive").into()
+}
+
+fn set_max_clients(host: &Host, value: &str) -> Result<(), Complaint> {
+    let number = AtomicU64::new(0);
+    store_number(&number, value, 1, u64::from(u32::MAX))?;
+    let wanted = u32::try_from(number.into_inner()).unwrap_or(u32::MAX);
+    let room = host.room_for(wanted);
+    if room < wanted {
+        return Err(format!(
+            "The operating system is not able to handle the specified number of clients, try with {room}"
+        )
+        .into());
+    }
+    host.settings.max_clients.store(wanted.into(), Ordering::Relaxed);
+    Ok(())
 }
 
 fn store_number(to: &AtomicU64, value: &str, min: u64, max: u64) -> Result<(), Complaint> {

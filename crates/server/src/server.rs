@@ -123,6 +123,8 @@ impl Server {
                 .map_err(|source| Error::Io { context: "watching for connections", source })?;
         }
         let host = Host::new(config, engine, ports, listeners.addresses());
+        let room = host.room_for(host.config.max_clients);
+        host.settings.max_clients.store(room.into(), Ordering::Relaxed);
         host.engine.on_durable(waking(&host, |port| port.awaits_durable.load(Ordering::SeqCst)));
         if let Some(cluster) = &host.config.cluster {
             cluster.on_applied(waking(&host, |port| port.has_feeds.load(Ordering::SeqCst)));
@@ -143,6 +145,12 @@ impl Server {
     /// The first TCP address; none if the server listens on a Unix socket alone.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.host.addresses.first().copied()
+    }
+
+    /// Connections at a time: as configured, or fewer if the limit of open files has no room for them.
+    pub fn max_clients(&self) -> u32 {
+        let number = self.host.settings.max_clients.load(Ordering::Relaxed);
+        u32::try_from(number).unwrap_or(u32::MAX)
     }
 
     /// The address of the Prometheus endpoint, if there is one.

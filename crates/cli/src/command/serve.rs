@@ -129,6 +129,13 @@ pub(super) fn serve_until_signal(
     leave: &(dyn Fn() + Sync),
 ) -> Result<Summary, Failure> {
     let line = start_up_line(serve, place, &server);
+    let room = server.max_clients();
+    if room < serve.maxclients {
+        eprintln!(
+            "coreplane: {room} clients at a time, not {}: the limit of open files (ulimit -n) has no room for more",
+            serve.maxclients
+        );
+    }
     let signals_end = signals.handle();
     let (handle, done) = (server.handle(), server.handle());
     std::thread::scope(|scope| {
