@@ -259,3 +259,37 @@ fn an_empty_password_is_refused() -> Outcome<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_node_refuses_what_it_would_not_heed() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let node =
+        ["serve", "--size", "64MiB", "--cluster-id", "1", "--cluster-peers", "1=127.0.0.1:0"];
+    let pool = place.pool("pool")?;
+    for option in [
+        &["--engine", "bptree"][..],
+        &["--index", "dram"],
+        &["--matrix", "2x2"],
+        &["--ack", "all"],
+        &["--prototype", "mkvs"],
+        &["--reads", "rings"],
+        &["--writes", "rings"],
+        &["--accept-loss"],
+        &["--durability", "relaxed"],
+    ] {
+        // The port is not valid either.
+        pool.says(64, &[option[0]], &[&node[..], &["--port", "0"], option].concat())?;
+        assert!(!pool.is_there()?, "{option:?}");
+    }
+    // A directory may be of somebody else.
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+    let serve = [&node[..], &["--port", &port]].concat();
+    let matrix = place.created("matrix", &["--matrix", "1x2", "--size", "64MiB"])?;
+    for map in ["list", "wal"] {
+        let serve = [&serve[..], &["--replica-map", map]].concat();
+        matrix.says(2, &["no write-ahead log"], &serve)?;
+    }
+    std::fs::create_dir(place.path("empty"))?;
+    place.pool("empty")?.says(2, &["--replica-map wal"], &serve)?;
+    Ok(())
+}

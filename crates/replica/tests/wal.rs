@@ -361,3 +361,23 @@ fn a_log_file_that_was_just_begun_takes_nothing_back() {
         assert!(pending(&map).iter().map(|it| it.0).eq(1..=map.control().newest));
     }
 }
+
+#[test]
+fn no_log_begins_in_a_directory_of_others() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("log");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("g0d0"), "a device").unwrap();
+    let refused = open(&directory).unwrap_err();
+    assert!(matches!(&refused, Error::Unusable(what) if what.contains("g0d0")), "{refused}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing was made");
+    // The lock file of somebody else keeps its bytes.
+    fs::remove_file(directory.join("g0d0")).unwrap();
+    fs::write(directory.join("lock"), "a number").unwrap();
+    drop(open(&directory).unwrap());
+    assert_eq!(fs::read(directory.join("lock")).unwrap(), b"a number");
+    // A killed process may leave these.
+    fs::write(directory.join("checkpoint.draft"), "half").unwrap();
+    fs::create_dir(directory.join("lost+found")).unwrap();
+    drop(open(&directory).unwrap());
+}

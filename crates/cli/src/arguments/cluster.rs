@@ -11,7 +11,9 @@ use std::time::Duration;
 /// The node of a cluster that a server is.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterNode {
-    /// Serve as the node with this number, from 1 on, of a cluster of --cluster-peers.
+    /// Serve as the node with this number, from 1 on, of a cluster of --cluster-peers. A node takes none of --engine,
+    /// --index, --matrix, --ack, --prototype, --reads, --writes, --accept-loss and --http-port, of --durability only
+    /// strict, and of --threads at most 1.
     #[arg(long, value_name = "NODE", requires = "cluster_peers")]
     pub(crate) cluster_id: Option<u64>,
     /// The nodes of the cluster, this one included, and where they reach each other. Nodes whose pools are new form

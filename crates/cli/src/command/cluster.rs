@@ -3,9 +3,9 @@
 use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, ReplicaMapKind, Serve};
 use crate::ask::{Answer, Asked, Refusal};
 use crate::command::serve::{Place, farewell, serve_until_signal};
-use crate::failure::{Cause, FAILED, Failure, Outcome, REFUSED, USAGE};
+use crate::failure::{Cause, FAILED, Failure, Outcome, REFUSED, UNUSABLE, USAGE};
 use crate::terms;
-use coreplane::Durability;
+use coreplane::{Durability, Placement, ReadPath, WritePath};
 use coreplane_cluster::{Notice, PeerSocket, Secret, Service, Settings};
 use coreplane_engine::{Engine, TimeSource};
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
@@ -37,6 +37,14 @@ fn open_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> 
         return create_map(serve, path);
     }
     if path.is_dir() {
+        let is_empty = path.read_dir().is_ok_and(|mut names| names.next().is_none());
+        if is_empty && serve.cluster.replica_map != ReplicaMapKind::Wal {
+            let message = format!(
+                "{} is a directory without a log: --replica-map wal begins one in it",
+                path.display()
+            );
+            return Err(Failure::new(UNUSABLE, message));
+        }
         return Ok(Box::new(WalBaseline::open(path, &wal).map_err(failed)?));
     }
     if Pool::kind_at(path).is_ok_and(|kind| kind == WalBaseline::KIND) {
@@ -79,8 +87,25 @@ fn create_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure
     Ok(Box::new(map))
 }
 
-/// Serves as a node.
-pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signals) -> Outcome {
+/// Refuses the options of a store that a node does not have.
+fn refuse_options(serve: &Serve) -> Result<(), Failure> {
+    let Serve { pool, new, paths, .. } = serve;
+    let others = [
+        ("--engine", new.engine.is_some()),
+        ("--index", new.index != Placement::default()),
+        ("--matrix", new.matrix.is_some()),
+        ("--ack", new.ack.is_some()),
+        ("--prototype", new.prototype.is_some()),
+        ("--reads", paths.reads != ReadPath::default()),
+        ("--writes", paths.writes != WritePath::default()),
+        ("--accept-loss", pool.accept_loss),
+    ];
+    if let Some((option, _)) = others.iter().find(|(_, is_given)| *is_given) {
+        let message = format!(
+            "{option} is of a store that is no node of a cluster; the map of a node is chosen by --replica-map"
+        );
+        return Err(Failure::new(USAGE, message));
+    }
     if serve.durability != Durability::Strict {
         let message =
             "a node of a cluster serves at --durability strict: its answers wait for a majority";
@@ -94,6 +119,12 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
         let message = "a node of a cluster has no time series beside it: `coreplane ts serve` has";
         return Err(Failure::new(USAGE, message));
     }
+    Ok(())
+}
+
+/// Serves as a node.
+pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signals) -> Outcome {
+    refuse_options(serve)?;
     let id = serve.cluster.cluster_id.unwrap_or_default();
     let mut peers: BTreeMap<u64, _> = serve.cluster.cluster_peers.iter().copied().collect();
     let Some(listen) = peers.remove(&id) else {

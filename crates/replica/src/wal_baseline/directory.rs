@@ -7,12 +7,15 @@ use super::storage::{Draft, Part, Room, Storage, Stored, SyncCall, Tail};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::Medium;
 use coreplane_pmem::append_file::{AppendFile, DraftFile, sync_directory};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The file by which other processes are kept out, and the checkpoint that is being written.
+const LOCK: &str = "lock";
+const DRAFT: &str = "checkpoint.draft";
 /// The part of a log file that is allocated ahead.
 const AHEAD_BYTES: u64 = 64 << 20;
 /// Bytes per read.
@@ -21,6 +24,30 @@ const READ_BYTES: u64 = 1 << 20;
 fn io_error(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let context = format!("{what} {}", path.display());
     move |source| Error::Io { context, source }
+}
+
+/// The part in the file of this name.
+fn part_of(name: &str) -> Option<Part> {
+    match name.split_once('.')? {
+        ("checkpoint", number) => number.parse().ok().map(Part::Checkpoint),
+        ("log", number) => number.parse().ok().map(Part::Log),
+        _ => None,
+    }
+}
+
+/// Fails if the directory contains anything that is no part of a log: it may be a matrix, or of somebody else.
+fn check_contents(path: &Path) -> Result<()> {
+    for entry in fs::read_dir(path).map_err(io_error("read", path))? {
+        let name = entry.map_err(io_error("read", path))?.file_name();
+        let is_own = |name: &str| name == LOCK || name == DRAFT || part_of(name).is_some();
+        // The root of a file system of its own has a directory of that name.
+        if !name.to_str().is_some_and(|name| is_own(name) || name == "lost+found") {
+            let name = name.display();
+            let what = format!("{} is no write-ahead log: it contains {name}", path.display());
+            return Err(Error::Unusable(what));
+        }
+    }
+    Ok(())
 }
 
 /// A directory of logs and checkpoints.
@@ -38,8 +65,10 @@ impl Directory {
         fs::create_dir_all(path).map_err(io_error("create", path))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         sync_directory(parent.unwrap_or(Path::new("."))).map_err(io_error("sync", path))?;
-        let locked = path.join("lock");
-        let lock = File::create(&locked).map_err(io_error("create", &locked))?;
+        check_contents(path)?;
+        let locked = path.join(LOCK);
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&locked);
+        let lock = lock.map_err(io_error("create", &locked))?;
         lock.try_lock().map_err(|_| Error::Unusable(format!("{} is in use", path.display())))?;
         Ok(Self { path: path.to_owned(), is_memory: AtomicBool::new(false), _lock: lock })
     }
@@ -75,13 +104,7 @@ impl Storage for Directory {
         let mut parts = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(io_error("read", &self.path))? {
             let name = entry.map_err(io_error("read", &self.path))?.file_name();
-            match name.to_str().and_then(|name| name.split_once('.')) {
-                Some(("checkpoint", number)) => {
-                    parts.extend(number.parse().ok().map(Part::Checkpoint));
-                }
-                Some(("log", number)) => parts.extend(number.parse().ok().map(Part::Log)),
-                _ => {}
-            }
+            parts.extend(name.to_str().and_then(part_of));
         }
         parts.sort_unstable();
         Ok(parts)
