@@ -16,7 +16,7 @@ pub(crate) use ts::{Http, SeriesBeside, Ts, TsExport, TsGrow, TsImport, TsPool, 
 use crate::failure::Failure;
 use crate::geometry::Geometry;
 use crate::terms;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, value_parser};
 use coreplane::{
     Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Prototype, ReadPath,
     WritePath,
@@ -270,7 +270,12 @@ pub(crate) struct Serve {
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
     /// Connections at a time; fewer if the limit of open files has no room for them. It is raised as far as permitted.
-    #[arg(long, default_value_t = 10_000, help_heading = CLIENTS)]
+    #[arg(
+        long,
+        default_value_t = 10_000,
+        value_parser = value_parser!(u32).range(1..),
+        help_heading = CLIENTS
+    )]
     pub(crate) maxclients: u32,
     /// Drop a client that was idle for so long [default: never].
     #[arg(long, value_parser = terms::duration, help_heading = CLIENTS)]

@@ -293,3 +293,13 @@ fn a_node_refuses_what_it_would_not_heed() -> Outcome<()> {
     place.pool("empty")?.says(2, &["--replica-map wal"], &serve)?;
     Ok(())
 }
+
+#[test]
+fn a_server_for_nobody_is_refused() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.pool("pool")?;
+    for serve in [&["serve"][..], &["nbd", "serve", "--size", "64MiB"]] {
+        pool.says(64, &["--maxclients"], &[serve, &["--maxclients", "0"]].concat())?;
+    }
+    Ok(())
+}

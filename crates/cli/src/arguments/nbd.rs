@@ -1,6 +1,7 @@
 //! The arguments of disks.
 
 use crate::terms;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use coreplane::MediaChoice;
 use coreplane_tio::{Mode, Policy};
@@ -74,7 +75,7 @@ pub(crate) struct NbdServe {
     #[arg(long, value_name = "MODE", value_parser = terms::octal)]
     pub(crate) unixsocketperm: Option<u32>,
     /// Connections at a time.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) maxclients: usize,
     /// Refuse every write.
     #[arg(long)]
