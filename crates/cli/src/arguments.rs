@@ -233,7 +233,8 @@ pub(crate) struct Verify {
     pub(crate) pool: Pool,
     #[command(flatten)]
     pub(crate) behind: Behind,
-    /// Give up what is damaged, so that the rest can be used: of a pool of scmkv that nobody has open.
+    /// Give up what is damaged, so that the rest can be used, and say what is lost: of a pool of scmkv or bptree that
+    /// nobody has open, and of one of list or cow-tree whose file was cut short.
     #[arg(long, conflicts_with = "server")]
     pub(crate) repair: bool,
 }
