@@ -379,6 +379,8 @@ impl Log {
                 self.bytes = bytes;
                 Err(error)
             }
+            // The end may be written, and may need all pages of the checkpoint: their words stay.
+            Err(error @ Error::Sync(_)) if !mutant!("tsdb.log.abandon") => Err(error),
             Err(error) => {
                 // Without its end nothing behind the start of a checkpoint counts.
                 self.full.clear();

@@ -1,10 +1,12 @@
-//! Logs over pools in files, which are opened again after a kill: no log is ended.
+//! Logs over pools in files or in the simulator, which are opened again after a kill or a cut: no log is ended.
 
 use super::{Log, Recovered};
 use crate::error::{Error, Result};
 use crate::pages::{Pages, Role, Use};
+use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const PAGE: u32 = 1024;
 const PAGES: u64 = 40;
@@ -17,7 +19,10 @@ fn made(path: &Path) -> Pages {
 
 /// Finds a log again: its records, and its damage.
 fn found(path: &Path, role: Role) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
-    let pool = Pool::open(path, &OpenOptions { media: MediaChoice::Auto })?;
+    found_in(Pool::open(path, &OpenOptions { media: MediaChoice::Auto })?, role)
+}
+
+fn found_in(pool: Pool, role: Role) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
     let (pages, used) = Pages::open(pool, false)?;
     let mut recovery = pages.space().recovery().expect("the first");
     let its = used.iter().filter(|(_, used)| used.role == role);
@@ -66,6 +71,45 @@ fn a_checkpoint_for_which_there_is_no_page_changes_nothing() {
         let (records, damage) = found(&path, Role::Catalogue).expect("found");
         assert_eq!((records.len(), damage), (1 + behind as usize, Vec::new()));
     }
+}
+
+/// Each sync of a checkpoint fails, and the cut behind it takes any of the stores that no sync has covered.
+#[test]
+fn a_checkpoint_whose_sync_has_failed_counts_or_not() {
+    let len = PAGES * u64::from(PAGE);
+    let mut failures = 0;
+    for sync in 1.. {
+        let options = SimOptions {
+            len,
+            max_len: len,
+            page_size: PAGE,
+            model: Model::File,
+            failing_sync: Some(sync),
+            ..SimOptions::default()
+        };
+        let sim = Sim::new(&options).expect("memory");
+        let made = || -> Result<Pages> {
+            let options = Pages::options((1, 0, 1), len, PAGE, MediaChoice::Auto);
+            let pool = Pool::simulated_create(Arc::clone(sim.space()), &options)?;
+            Ok(Pages::open(pool, true)?.0)
+        };
+        let mut log = Log::new(Role::Manifest);
+        let Ok(pages) = made() else { continue };
+        if (0..9).any(|at| log.commit(&pages, &record(at), 0).is_err()) {
+            continue;
+        }
+        let Err(error) = log.checkpoint(&pages, (10..27).map(record)) else { break };
+        assert!(matches!(error, Error::Sync(_)), "{error}");
+        failures += 1;
+        for seed in 0..200 {
+            let cut = sim.crash(Eviction::Seeded(seed)).reopen().expect("memory");
+            let pool = Pool::simulated_open(Arc::clone(cut.space())).expect("a pool");
+            let (records, damage) = found_in(pool, Role::Manifest).expect("a log");
+            let is_whole = records.len() == 9 || records.len() == 17;
+            assert!(is_whole && damage.is_empty(), "sync {sync}, {seed}: {damage:?} {records:?}");
+        }
+    }
+    assert!(failures > 1, "{failures}");
 }
 
 #[test]

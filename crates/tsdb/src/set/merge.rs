@@ -119,6 +119,7 @@ impl Set {
         Ok(false)
     }
 
+        self.pages.space().check_sync()?;
     /// Replaces segments that follow each other by age by this one.
     fn replace(&self, old: &[Arc<Segment>], fresh: Option<Fresh>) -> Result<()> {
         if !mutant!("tsdb.merge.fence") {

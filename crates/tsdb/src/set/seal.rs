@@ -1,7 +1,7 @@
 //! Seals points: from the head to segments.
 
 use super::{HeadLog, Set, View};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::manifest::Edit;
 use crate::rows::ShardId;
@@ -19,10 +19,10 @@ impl Set {
     /// anything to seal.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full), after which the points are still in the head;
-    /// [`Error::Sync`](crate::Error::Sync).
+    /// [`Error::Full`], after which the points are still in the head; [`Error::Sync`].
     pub(crate) fn seal(&self, bytes_min: u64, is_live: IsLive<'_>) -> Result<bool> {
         let _alone = spin::lock(&self.sealing);
+        self.pages.space().check_sync()?;
         // A head that could not be sealed the last time comes first.
         let left = self.view().frozen.clone();
         if let Some(left) = &left {
@@ -65,13 +65,16 @@ impl Set {
     }
 
     /// Commits a change of the manifest, and returns those segments that it now names. The pages of the others are
-    /// given back.
+    /// given back, except after a failed sync: then the record is written, and an opening may find it. The words of
+    /// the pages stay, so that the segments of that record are whole; an opening without the record frees them.
     pub(super) fn commit(&self, edit: &Edit, fresh: Vec<Fresh>) -> (Vec<Fresh>, Result<()>) {
         let mut manifest = spin::lock(&self.manifest);
         let outcome = manifest.commit(&self.pages, edit);
         let is_named = |it: &Fresh| manifest.segments.contains_key(&it.info.number);
         let (named, left): (Vec<Fresh>, Vec<Fresh>) = fresh.into_iter().partition(is_named);
-        left.into_iter().for_each(|fresh| fresh.abandon(&self.pages));
+        if !matches!(outcome, Err(Error::Sync(_))) || mutant!("tsdb.seal.abandon") {
+            left.into_iter().for_each(|fresh| fresh.abandon(&self.pages));
+        }
         (named, outcome)
     }
 

@@ -108,6 +108,44 @@ fn a_store_whose_sync_has_failed_can_be_opened_again() {
     assert_eq!(found.get(&("m1".to_owned(), "a".to_owned(), 1)), Some(&1));
 }
 
+/// Each sync of a sealing and of a merge fails, and the process is killed: the next one finds all stores.
+#[test]
+fn a_kill_after_a_failed_sync_of_a_segment_loses_no_point() {
+    let story = Story { seal_in: 0, ..Story::new(1, 1) };
+    let options = Options { head_bytes: 1 << 20, ..story.options() };
+    let point = |at: i64| vec![(("m,n=1".to_owned(), "a".to_owned(), at), at)];
+    let mut failed = [0, 0];
+    for sync in 1.. {
+        let of_sim = SimOptions { failing_sync: Some(sync), ..story.sim_options(Model::File) };
+        let sim = Sim::new(&of_sim).expect("memory");
+        let Ok(store) = Store::simulated_create(sim.spaces(), &options) else { continue };
+        let mut written = 0;
+        let mut work = || -> Result<(), (usize, Error)> {
+            store.create_database("db").map_err(|error| (2, error))?;
+            for _ in 0..3 {
+                assert!(story.write(&store, &point(written)).map_err(|error| (2, error))?);
+                written += 1;
+                store.seal().map_err(|error| (0, error))?;
+            }
+            store.merge().map_err(|error| (1, error))
+        };
+        let Err((step, error)) = work() else { break };
+        let Some(count) = failed.get_mut(step) else { continue };
+        assert!(matches!(error, Error::Sync(_)), "{error}");
+        *count += 1;
+        assert!(matches!(store.merge(), Err(Error::Sync(_))));
+        drop(store);
+        let next = sim.killed().expect("memory");
+        let store = Store::simulated_open(next.spaces(), &options).expect("opened");
+        assert_eq!(store.damage().next(), None, "sync {sync}");
+        let found = places(&store.reader("db", None).expect("a reader")).expect("points");
+        let points = found.keys().filter(|it| it.1 == "a").count();
+        assert_eq!(points as i64, written, "sync {sync}, step {step}: {found:?}");
+        store.check_pages().expect("pages");
+    }
+    assert!(failed.iter().all(|it| *it > 1), "{failed:?}");
+}
+
 /// Points for which there was no room to be sealed, and later points.
 #[test]
 fn all_points_are_sealed_once_there_is_room() {

@@ -4,6 +4,7 @@ use super::{Mutant, Suite};
 
 const CRASHES: Suite = Suite::of("coreplane-tsdb", "crashes", &[]);
 const DROPS: Suite = Suite::of("coreplane-tsdb", "crashes", &["dropped", "over"]);
+const SYNCS: Suite = Suite::of("coreplane-tsdb", "crashes", &["failed_sync"]);
 const STORIES: Suite = Suite::of("coreplane-tsdb", "stories", &[]);
 const DAMAGE: Suite = Suite::of("coreplane-tsdb", "damage", &[]);
 const LAST: Suite = Suite::of("coreplane-tsdb", "last", &["full_read"]);
@@ -15,6 +16,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.publish.early", "points are seen before they are durable", CRASHES),
     Mutant::new("tsdb.seal.fence", "a chunk is published before its points are durable", CRASHES),
     Mutant::new("tsdb.seal.early", "the head goes before its chunks are durable", CRASHES),
+    Mutant::new("tsdb.seal.abandon", "pages that a written record names are given back", SYNCS),
     Mutant::new("tsdb.series.reused", "the number of a series is given twice", DROPS),
     Mutant::new("tsdb.drop.forgotten", "a shard that was dropped is back after a cut", DROPS),
     Mutant::new("tsdb.page.word", "a page whose use nobody wrote down", CRASHES),
@@ -29,6 +31,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.log.cut", "a log ends at an end that another thread has not fenced", CRASHES),
     Mutant::new("tsdb.log.left", "a log is ended while pages behind that end count", CRASHES),
     Mutant::new("tsdb.log.trimmed", "a damaged checkpoint is taken for one that never was", LOGS),
+    Mutant::new("tsdb.log.abandon", "pages of a checkpoint that may count are given back", LOGS),
     Mutant::new("tsdb.sync.wait", "a write does not wait for its sync", CRASHES),
     Mutant::new("tsdb.chunk.flush", "a chunk that is not written back", CRASHES),
     Mutant::new("tsdb.names.early", "names are seen before they are durable", CRASHES),
