@@ -85,7 +85,7 @@ mod value;
 
 pub use catalogue::{Field, FieldId, Policy, Series, SeriesId, SeriesTags, TagFilter};
 pub use error::{Error, Result};
-pub use point::{FieldValue, KEY_MAX, Point, SeriesKey};
+pub use point::{FIELDS_MAX, FieldValue, KEY_MAX, Point, SeriesKey};
 pub use read::{Points, Reader};
 pub use store::{Findings, Options, Outcome, Patience, Scrub, Stats, Store};
 pub use summary::{Buckets, Summary};

@@ -30,6 +30,9 @@ use std::borrow::Cow;
 /// The maximum length of the text of a [`SeriesKey`], in bytes.
 pub const KEY_MAX: usize = 65_535;
 
+/// The maximum number of fields of a measurement, and of a line.
+pub const FIELDS_MAX: usize = 65_535;
+
 /// The name of a series: its measurement and its tags.
 ///
 /// Its text is that of line protocol: `measurement,key=value,…`, with commas and spaces (and the equals signs of

@@ -4,8 +4,8 @@
 //!   body ─► decode ─► lines ─► points, some thousands ─► store.write ─► … ─► 204, or the dropped points
 //! ```
 //!
-//! A body is written in batches, so that its points take bounded memory whatever its length. Broken lines are
-//! reported and the others are written, as in InfluxDB; so an answer of 400 says `partial write` if something was
+//! A body is written in batches of bounded numbers of points and of fields, so that these take bounded memory
+//! whatever the length of the body: less than 20 MiB. Broken lines are reported and the others are written, as in InfluxDB; so an answer of 400 says `partial write` if something was
 //! written.
 
 use super::{Refused, json_answer};
@@ -17,12 +17,34 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Response;
 use coreplane_tsdb::line::{self, Precision};
-use coreplane_tsdb::{Error, Patience, Point};
+use coreplane_tsdb::{Error, FIELDS_MAX, Patience, Point};
 use std::sync::Arc;
 
 /// Points of a batch: many if the store waits for a sync, otherwise as many as the caches hold.
 const BATCH: usize = 5_000;
 const BATCH_AT_ONCE: usize = 256;
+
+/// Points that are written together.
+struct Batch<'t> {
+    points: Vec<Point<'t>>,
+    /// Fields of its points.
+    fields: usize,
+    points_max: usize,
+}
+
+impl<'t> Batch<'t> {
+    /// Adds a point; true if the batch is full.
+    fn push(&mut self, point: Point<'t>) -> bool {
+        self.fields += point.fields.len();
+        self.points.push(point);
+        self.points.len() >= self.points_max || self.fields >= FIELDS_MAX
+    }
+
+    fn clear(&mut self) {
+        self.points.clear();
+        self.fields = 0;
+    }
+}
 
 /// The maximum length of the messages about broken lines, in bytes.
 const COMPLAINTS_MAX: usize = 8 << 10;
@@ -125,22 +147,24 @@ fn write_text(
     let policy = policy.as_deref();
     let mut written = Written::default();
     let mut refused = 0;
-    let batch_max = if host.store.is_durable_at_once() { BATCH_AT_ONCE } else { BATCH };
-    let mut batch: Vec<Point<'_>> = Vec::with_capacity(batch_max.min(text.len() / 32 + 1));
+    let points_max = if host.store.is_durable_at_once() { BATCH_AT_ONCE } else { BATCH };
+    let points = Vec::with_capacity(points_max.min(text.len() / 32 + 1));
+    let mut batch = Batch { points, fields: 0, points_max };
     for point in line::points(text, *precision, now()) {
-        match point {
+        let is_full = match point {
             Ok((_, point)) => batch.push(point),
             Err(error) => {
                 refused += 1;
                 written.complain(&error.to_string());
+                false
             }
-        }
-        if batch.len() >= batch_max {
-            write_points(host, database, policy, &batch, &mut written, &mut patience)?;
+        };
+        if is_full {
+            write_points(host, database, policy, &batch.points, &mut written, &mut patience)?;
             batch.clear();
         }
     }
-    write_points(host, database, policy, &batch, &mut written, &mut patience)?;
+    write_points(host, database, policy, &batch.points, &mut written, &mut patience)?;
     add(&host.metrics.lines_refused, refused);
     // A store that got no points has not reported whether the database exists.
     if written.written + written.dropped == 0 {
@@ -221,6 +245,19 @@ mod tests {
         let dropped = Written { dropped: 30, reason, ..some };
         let expected = "partial write: max-series-per-database limit exceeded: (20) dropped=30";
         assert_eq!(message(dropped), expected);
+    }
+
+    #[test]
+    fn a_batch_has_so_many_points_and_fields() {
+        let mut batch = Batch { points: Vec::new(), fields: 0, points_max: 9 };
+        for fields in [1, FIELDS_MAX / 8 + 1] {
+            let text = vec!["a=1"; fields].join(",");
+            let text = vec![format!("m {text}"); 9].join("\n");
+            let points = line::points(text.as_bytes(), Precision::default(), 0);
+            let full = points.take_while(|it| !batch.push(it.clone().expect("a point").1)).count();
+            assert_eq!(full, if fields == 1 { 8 } else { 7 });
+            batch.clear();
+        }
     }
 
     #[test]

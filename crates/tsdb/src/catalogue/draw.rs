@@ -9,6 +9,7 @@ use super::name::{check_key, check_name};
 use super::policy::{Policy, check_time};
 use super::{Catalogue, DatabaseId};
 use crate::error::{Error, Result};
+use crate::point::FIELDS_MAX;
 use crate::value::FieldType;
 use std::sync::Arc;
 
@@ -22,9 +23,6 @@ pub(crate) struct Limits {
     /// Bytes of DRAM for all names, about.
     pub(crate) bytes_max: usize,
 }
-
-/// The default maximum number of fields of a measurement.
-const FIELDS_MAX: usize = 65_535;
 
 impl Default for Limits {
     fn default() -> Self {

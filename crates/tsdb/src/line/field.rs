@@ -4,7 +4,7 @@ use super::Fault;
 use super::number;
 use super::text::{Cursor, utf8};
 use crate::point::{
-    FieldValue, KEY_MAX, is_special, is_special_in_field, name_end, too_long, unescape,
+    FIELDS_MAX, FieldValue, KEY_MAX, is_special, is_special_in_field, name_end, too_long, unescape,
 };
 use crate::value::STRING_MAX;
 use smallvec::SmallVec;
@@ -20,7 +20,8 @@ const SEPARATOR: &str = "#!~#";
 /// Names and values.
 type Fields<'a> = SmallVec<[(Cow<'a, str>, FieldValue<'a>); 8]>;
 
-/// The fields of a line whose series key has `key_length` bytes; adds newlines within strings to `line`.
+/// The fields of a line whose series key has `key_length` bytes; adds newlines within strings to `line`. A field of
+/// four bytes takes twelve times as many here: so their number is bounded.
 pub(super) fn fields<'a>(
     text: &mut Cursor<'a>,
     key_length: usize,
@@ -32,6 +33,9 @@ pub(super) fn fields<'a>(
         let length = key_length + SEPARATOR.len() + name.len();
         if length > KEY_MAX {
             return Err(too_long(length).into());
+        }
+        if fields.len() >= FIELDS_MAX {
+            return Err(format!("max fields per line exceeded: {FIELDS_MAX}").into());
         }
         fields.push((name, value(text, line)?));
         match text.peek() {

@@ -28,6 +28,7 @@
 //!   has.
 //! - Lines must be UTF-8. Names have no newlines and do not begin with a tab or a zero byte; a string has
 //!   [`STRING_MAX`](crate::value::STRING_MAX) bytes at most.
+//! - A line has [`FIELDS_MAX`](crate::point::FIELDS_MAX) fields at most, those that come twice included.
 //! - Text between the closing quote of a string and the next comma or space is an error; InfluxDB takes its last
 //!   byte for the quote. An equals sign at the beginning of a tag's value is an error, too.
 //! - A backslash escapes the next character even if another backslash stands before both, in field names as in

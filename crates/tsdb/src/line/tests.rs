@@ -1,7 +1,7 @@
 //! Valid lines, invalid lines, and the beginning of the next line.
 
 use super::*;
-use crate::point::FieldValue;
+use crate::point::{FIELDS_MAX, FieldValue};
 use crate::value::{STRING_MAX, Value};
 
 const NOW: i64 = 1_465_839_830_123_456_789;
@@ -186,6 +186,15 @@ fn what_is_missing_is_named() {
     let long = "k".repeat(crate::point::KEY_MAX - 5);
     point(&format!("m {}=1", &long));
     assert_eq!(fault(format!("m x{long}=1")), "max key length exceeded: 65536 > 65535");
+}
+
+#[test]
+fn a_line_has_so_many_fields_and_no_more() {
+    let fields = |count: usize| vec!["a=1"; count].join(",");
+    assert_eq!(point(&format!("m {}", fields(FIELDS_MAX))).fields.len(), FIELDS_MAX);
+    let outcomes = all(format!("m {}\nm b=2", fields(FIELDS_MAX + 1)).as_bytes());
+    let [Err(error), Ok((2, _))] = &outcomes[..] else { panic!("{}", outcomes.len()) };
+    assert!(error.message.ends_with("': max fields per line exceeded: 65535"), "{error}");
 }
 
 #[test]
