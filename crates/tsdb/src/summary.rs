@@ -190,10 +190,12 @@ impl Summary {
     }
 }
 
-/// Strings are all equal: they have no least.
+/// Strings are all equal: they have no least. Both zeros are equal, as in [`extremes`].
 fn compare(one: &Value, other: &Value) -> Ordering {
     match (one, other) {
-        (Value::Float(one), Value::Float(other)) => one.total_cmp(other),
+        (Value::Float(one), Value::Float(other)) => {
+            one.partial_cmp(other).unwrap_or(Ordering::Equal)
+        }
         (Value::Integer(one), Value::Integer(other)) => one.cmp(other),
         (Value::Unsigned(one), Value::Unsigned(other)) => one.cmp(other),
         (Value::Boolean(one), Value::Boolean(other)) => one.cmp(other),
@@ -396,7 +398,9 @@ mod tests {
     #[test]
     fn sums_of_parts_are_those_of_the_whole() {
         let times: Vec<i64> = (0..100).map(|at| at * 7 - 300).collect();
-        let values = (0..100).map(|at| f64::from(at * 37 % 11)).collect();
+        // Both zeros are least in the first half, and greatest in the second.
+        let value = |at: usize| [0.0, -0.0, 1.0][at % 3] * if at < 50 { 1.0 } else { -1.0 };
+        let values = (0..100).map(value).collect();
         let block = Block { times, values: Column::Float(values) };
         let buckets = Buckets { width: 50, origin: 3 };
         let mut whole = Sums::new(Some(buckets), 0);
