@@ -18,36 +18,55 @@ use crate::summary::Buckets;
 use crate::value::Block;
 use coreplane_pmem::{mutant, spin};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The number of segments of a size that become one.
 const FAN_IN: usize = 4;
 
+/// The largest segment of a cold shard has at most so many times the points of the others when all become one.
+const COLD_SHARE: u64 = 4;
+
 /// The size class of a segment: the logarithm of its points.
-fn tier(segment: &Segment) -> u32 {
-    (segment.info.points / 1024).checked_ilog(FAN_IN as u64).map_or(0, |tier| tier + 1)
+fn tier(points: u64) -> u32 {
+    (points / 1024).checked_ilog(FAN_IN as u64).map_or(0, |tier| tier + 1)
 }
 
-/// Chooses the segments of a shard to merge: some that follow each other, none of a higher tier than the first; all
-/// of them, if the shard `is_cold` and gets no more. Segments with more than `room` pages together are not chosen.
-fn choose(segments: &[Arc<Segment>], is_cold: bool, room: u64) -> &[Arc<Segment>] {
-    let fits = |list: &[Arc<Segment>]| {
-        let pages: u64 = list.iter().map(|it| u64::from(it.info.pages)).sum();
-        pages <= room.min(u64::from(PAGES_MAX))
+/// The segments of a shard that a merge joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Those of about the same size.
+    Tier,
+    /// All of them, unless one is much larger than the others: the shard gets late points alone, and each sealing of
+    /// these would cause a copy of the whole shard.
+    Cold,
+    /// All of them.
+    All,
+}
+
+/// Chooses the segments of a shard to merge, given by their numbers of points: [`FAN_IN`] of a tier, with those of
+/// lower tiers that follow; or all of them. Those that do not fit are not chosen. Empty if there are none.
+fn choose(points: &[u64], extent: Extent, fits: impl Fn(Range<usize>) -> bool) -> Range<usize> {
+    let (all, largest) = (0..points.len(), points.iter().copied().max().unwrap_or(0));
+    let others = points.iter().sum::<u64>() - largest;
+    let is_one = match extent {
+        Extent::Tier => false,
+        Extent::Cold => others.saturating_mul(COLD_SHARE) >= largest,
+        Extent::All => true,
     };
-    if is_cold && segments.len() > 1 && fits(segments) {
-        return segments;
+    if is_one && points.len() > 1 && fits(all.clone()) {
+        return all;
     }
-    for from in 0..segments.len() {
-        let Some(rest) = segments.get(from..) else { break };
-        let Some(first) = rest.first() else { break };
-        let count = rest.iter().take_while(|it| tier(it) <= tier(first)).count();
-        let found = rest.get(..count).unwrap_or_default();
-        if count >= FAN_IN && fits(found) {
+    for (from, first) in points.iter().enumerate() {
+        let rest = points.get(from..).unwrap_or_default();
+        let run = rest.iter().take_while(|it| tier(**it) <= tier(*first));
+        let its = run.clone().filter(|it| tier(**it) == tier(*first)).count();
+        let found = from..from + run.count();
+        if its >= FAN_IN && fits(found.clone()) {
             return found;
         }
     }
-    &[]
+    0..0
 }
 
 /// True if a chunk that overlaps no other is kept as it is: it is long, or has all points of its window of time.
@@ -90,7 +109,7 @@ impl Set {
     pub(crate) fn merge(
         &self,
         is_shard_live: &dyn Fn(ShardId) -> bool,
-        is_cold: &dyn Fn(ShardId) -> bool,
+        extent: &dyn Fn(ShardId) -> Extent,
         is_live: IsLive<'_>,
         breath: Breath<'_>,
     ) -> Result<bool> {
@@ -106,7 +125,13 @@ impl Set {
             if spin::lock(&self.damaged).contains(shard) {
                 continue;
             }
-            let chosen = choose(segments, is_cold(*shard), self.pages.free_count() as u64);
+            let points: Vec<u64> = segments.iter().map(|it| it.info.points).collect();
+            let room = u64::from(PAGES_MAX).min(self.pages.free_count() as u64);
+            let chosen = choose(&points, extent(*shard), |range| {
+                let pages = segments.get(range).unwrap_or_default().iter();
+                pages.map(|it| u64::from(it.info.pages)).sum::<u64>() <= room
+            });
+            let chosen = segments.get(chosen).unwrap_or_default();
             if !chosen.is_empty() {
                 let fresh = self.write_merged(*shard, chosen, (is_live, breath));
                 if let Err(Error::Damage(_)) = fresh {
@@ -248,5 +273,53 @@ impl Set {
             waiting = (!all.is_empty()).then_some(all);
         }
         waiting.map_or(Ok(()), |block| writer.push(series, field, &block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Adds segments of 1,024 points, with a merge behind each; returns the number of points that were rewritten.
+    fn rewritten(segments: &mut Vec<u64>, count: usize, extent: Extent) -> u64 {
+        let mut rewritten = 0;
+        for _ in 0..count {
+            segments.push(1024);
+            loop {
+                let chosen = choose(segments, extent, |_| true);
+                let Some(points) = segments.get(chosen.clone()).filter(|it| !it.is_empty()) else {
+                    break;
+                };
+                let points = points.iter().sum();
+                rewritten += points;
+                segments.splice(chosen, [points]);
+            }
+        }
+        rewritten
+    }
+
+    #[test]
+    fn a_point_is_rewritten_once_for_each_tier() {
+        let mut segments = Vec::new();
+        assert_eq!(rewritten(&mut segments, 1024, Extent::Tier), 5 * 1024 * 1024);
+        assert_eq!(segments, [1024 * 1024]);
+        rewritten(&mut segments, 255, Extent::Tier);
+        assert_eq!(segments.len(), 1 + 4 * 3, "three of each lower tier: {segments:?}");
+        assert_eq!(choose(&segments, Extent::Tier, |_| true), 0..0);
+        assert_eq!(choose(&segments, Extent::All, |_| true), 0..13);
+        // Those of a lower tier before the others are merged with them.
+        let mixed = [1024, 4096, 4096, 1024, 4096, 4096, 1024];
+        assert_eq!(choose(&mixed, Extent::Tier, |_| true), 1..7);
+        assert_eq!(choose(&mixed, Extent::All, |range| range.len() < 7), 1..7);
+    }
+
+    #[test]
+    fn late_points_rewrite_a_cold_shard_once_they_are_many() {
+        let mut segments = vec![1024 * 1024];
+        let few = rewritten(&mut segments, 255, Extent::Cold);
+        assert!(few <= 4 * 255 * 1024, "{few}");
+        assert_eq!(segments.len(), 13);
+        rewritten(&mut segments, 1, Extent::Cold);
+        assert_eq!(segments, [1280 * 1024]);
     }
 }

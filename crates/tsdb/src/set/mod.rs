@@ -24,6 +24,7 @@ mod presence;
 mod seal;
 
 pub(crate) use last::{LastKey, LastPoint, later};
+pub(crate) use merge::Extent;
 pub(crate) use open::Opening;
 
 use crate::error::Result;

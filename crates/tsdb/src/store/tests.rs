@@ -5,6 +5,7 @@ use crate::catalogue::{Series, TagFilter};
 use crate::error::{Error, Result};
 use crate::pace::Ends;
 use crate::point::{FieldValue, Point, SeriesKey};
+use crate::set::Extent;
 use crate::summary::{Buckets, Most};
 use crate::value::Block;
 use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
@@ -109,7 +110,7 @@ fn points_are_sealed_within_a_merge() {
         }
         Ok(())
     };
-    assert!(set.merge(&|_| true, &|_| false, &|_, _| true, &breath).expect("merged"));
+    assert!(set.merge(&|_| true, &|_| Extent::Tier, &|_, _| true, &breath).expect("merged"));
     assert!(calls.load(Ordering::Relaxed) > 20);
     let after = store.stats();
     assert_eq!((after.segments, after.head_points, count(&store)), (2, 0, 100));
@@ -142,7 +143,7 @@ fn a_merge_seals_what_is_due_and_ends_with_the_store() {
         spin::lock(&shared.bell.state).is_over |= is_over;
         shared.breathe()
     };
-    let merged = shared.sets[0].merge(&|_| true, &|_| false, &|_, _| true, &breath);
+    let merged = shared.sets[0].merge(&|_| true, &|_| Extent::Tier, &|_, _| true, &breath);
     assert!(matches!(merged, Err(Error::Ended(_))), "{merged:?}");
     let after = store.stats();
     assert_eq!((after.segments, after.sealed_points), (before.segments, before.sealed_points));

@@ -2,7 +2,7 @@
 
 use super::{Shared, Store};
 use crate::error::{Error, Result};
-use crate::set::Set;
+use crate::set::{Extent, Set};
 use coreplane_pmem::{background, spin};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_secs(10);
 /// Writers wait once a head has this many times the bytes at which it is sealed.
 const CROWD: u64 = 4;
-/// A shard whose time ended this long ago, in nanoseconds, is merged into one segment.
+/// A shard whose time ended this long ago, in nanoseconds, is cold: its segments become one.
 const COLD_NS: i64 = 3_600_000_000_000;
 
 /// How long a writer still waits for room, if heads have far more points than are sealed at once.
@@ -111,14 +111,21 @@ impl Shared {
         set.seal(bytes_min, &|shard, series| self.is_live(shard, series))
     }
 
-    /// Merges segments of a set where due; true if any were merged. Shards whose time ended before `cold` and that
-    /// get no points become one segment.
-    pub(super) fn merge(&self, set: &Set, cold: i64) -> Result<bool> {
-        let is_over = |shard| self.names.read().shard(shard).is_some_and(|it| it.end < cold);
-        let is_cold = |shard| is_over(shard) && !set.is_filled(shard);
+    /// Merges segments of a set where due; true if any were merged. Shards that get no points and whose time ended
+    /// before `cold` are cold; if that is none, all that get no points become one segment.
+    pub(super) fn merge(&self, set: &Set, cold: Option<i64>) -> Result<bool> {
+        let is_over = |shard| match cold {
+            Some(cold) => self.names.read().shard(shard).is_some_and(|it| it.end < cold),
+            None => true,
+        };
+        let extent = |shard| match cold {
+            _ if !is_over(shard) || set.is_filled(shard) => Extent::Tier,
+            Some(_) => Extent::Cold,
+            None => Extent::All,
+        };
         let is_there = |shard| self.names.read().is_shard_live(shard);
         let is_live = |shard, series| self.is_live(shard, series);
-        set.merge(&is_there, &is_cold, &is_live, &|| self.breathe())
+        set.merge(&is_there, &extent, &is_live, &|| self.breathe())
     }
 
     /// Called between the parts of a merge, so that neither writers nor the closing of the store wait for its end.
@@ -171,7 +178,7 @@ impl Shared {
         let mut merged = Ok(());
         for set in &self.sets {
             merged = loop {
-                match self.merge(set, cold) {
+                match self.merge(set, Some(cold)) {
                     // The merge may have made the missing room.
                     Ok(true) if sealed.is_err() => sealed = seal_all(),
                     Ok(true) => {}
@@ -291,7 +298,7 @@ impl Store {
     pub fn merge(&self) -> Result<()> {
         self.seal()?;
         for set in &self.shared.sets {
-            while self.shared.merge(set, i64::MAX)? {}
+            while self.shared.merge(set, None)? {}
         }
         Ok(())
     }
