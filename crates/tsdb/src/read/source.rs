@@ -17,7 +17,7 @@ use crate::merge::merged;
 use crate::pace::Pace;
 use crate::pages::Pages;
 use crate::rows::ShardId;
-use crate::segment::{Entry, Nears, Segment};
+use crate::segment::{Entry, Nears, Segment, overlapping};
 use crate::set::View;
 use crate::summary::{Most, Sums};
 use crate::value::{Block, places};
@@ -170,13 +170,8 @@ fn stretches_of(chunks: &[(usize, Entry)], head: Option<Block>) -> Vec<Stretch> 
     let times = head.as_ref().map_or(&[][..], |head| &head.times);
     let mut rest = chunks;
     while let Some((_, first)) = rest.first() {
-        let (mut to, mut count) = (first.to, 1);
-        while let Some((_, next)) = rest.get(count).filter(|(_, next)| next.from <= to) {
-            to = to.max(next.to);
-            count += 1;
-        }
-        let (cluster, behind) = rest.split_at(count);
-        rest = behind;
+        let (cluster, to);
+        (cluster, rest, to) = overlapping(rest);
         let from = times.partition_point(|time| *time < first.from);
         if let Some(before) = part(taken..from) {
             all.push(Stretch { chunks: SmallVec::new(), head: Some(before) });

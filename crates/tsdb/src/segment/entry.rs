@@ -28,6 +28,18 @@ pub(crate) struct Entry {
     last: u64,
 }
 
+/// Splits chunks, which ascend by their first time, behind those that overlap the first one or each other in a row;
+/// the third part is the last time of these.
+pub(crate) fn overlapping<T>(chunks: &[(T, Entry)]) -> (&[(T, Entry)], &[(T, Entry)], i64) {
+    let (mut to, mut count) = (i64::MIN, 0);
+    while let Some((_, next)) = chunks.get(count).filter(|it| count == 0 || it.1.from <= to) {
+        to = to.max(next.to);
+        count += 1;
+    }
+    let (cluster, behind) = chunks.split_at(count);
+    (cluster, behind, to)
+}
+
 /// The order of entries.
 pub(crate) type Key = (SeriesId, FieldId, i64);
 

@@ -19,7 +19,7 @@ mod read;
 pub(crate) mod window;
 mod write;
 
-pub(crate) use entry::{ENTRY, Entry};
+pub(crate) use entry::{ENTRY, Entry, overlapping};
 pub(crate) use near::Nears;
 pub(crate) use read::{LOST, Segment};
 pub(crate) use write::{Fresh, POINTS_MAX, SegmentWriter};

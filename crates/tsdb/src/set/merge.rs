@@ -13,11 +13,10 @@ use crate::manifest::Edit;
 use crate::merge::merged;
 use crate::rows::ShardId;
 use crate::segment::window::{DENSE, windows};
-use crate::segment::{Entry, Fresh, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter};
+use crate::segment::{Entry, Fresh, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter, overlapping};
 use crate::summary::Buckets;
 use crate::value::Block;
 use coreplane_pmem::{mutant, spin};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -96,6 +95,11 @@ fn whole_len(block: &Block) -> usize {
 /// Called between the parts of a merge, which may take long; an error ends the merge. It may seal points.
 pub(crate) type Breath<'b> = &'b dyn Fn() -> Result<()>;
 
+/// The field of a series that a chunk has.
+fn key_of(entry: &Entry) -> (SeriesId, FieldId) {
+    (entry.series, entry.field)
+}
+
 /// The chunks of a field of a series in all segments that become one, with the index of their segment.
 type Chunks = Vec<(usize, Entry)>;
 
@@ -115,6 +119,7 @@ impl Set {
     ) -> Result<bool> {
         breath()?;
         let _alone = spin::lock(&self.merging);
+        self.pages.space().check_sync()?;
         // The view is not kept: its heads are sealed meanwhile and would stay in memory.
         let segments = self.view().segments.clone();
         for (shard, segments) in &segments {
@@ -144,7 +149,6 @@ impl Set {
         Ok(false)
     }
 
-        self.pages.space().check_sync()?;
     /// Replaces segments that follow each other by age by this one.
     fn replace(&self, old: &[Arc<Segment>], fresh: Option<Fresh>) -> Result<()> {
         if !mutant!("tsdb.merge.fence") {
@@ -207,23 +211,36 @@ impl Set {
         old: &[Arc<Segment>],
         (is_live, breath): (IsLive<'_>, Breath<'_>),
     ) -> Result<()> {
-        let mut all: BTreeMap<(SeriesId, FieldId), Chunks> = BTreeMap::new();
-        // A guard also keeps the pages of the log from being reused, so each guard is held for a part of the merge.
-        for (number, segment) in old.iter().enumerate() {
+        // The number of the next entry of each segment, and the entry before it if it is not taken yet.
+        let mut nexts: Vec<(u32, Option<Entry>)> = vec![(0, None); old.len()];
+        // None at first: then only these entries are read.
+        let mut key = None;
+        loop {
             breath()?;
+            // A guard also keeps the pages of the log from being reused, so each guard is held for a part of the merge.
             let guard = self.pages.space().pin();
-            for at in 0..segment.info.entries {
-                let entry = segment.entry(&self.pages, &guard, at)?;
-                if is_live(shard, entry.series) {
-                    all.entry((entry.series, entry.field)).or_default().push((number, entry));
+            let mut chunks: Chunks = Vec::new();
+            for (number, (segment, (at, next))) in old.iter().zip(&mut nexts).enumerate() {
+                loop {
+                    if next.is_none() && *at < segment.info.entries {
+                        *next = Some(segment.entry(&self.pages, &guard, *at)?);
+                        *at += 1;
+                    }
+                    let Some(entry) = next.take_if(|it| Some(key_of(it)) == key) else { break };
+                    chunks.push((number, entry));
                 }
             }
+            drop(guard);
+            if let Some((series, field)) = key.filter(|(series, _)| is_live(shard, *series)) {
+                chunks.sort_by_key(|(number, entry)| (entry.from, *number));
+                self.write_chunks(writer, (series, field), &chunks, (old, breath))?;
+            }
+            // The next field of a series is the least of those that follow.
+            key = nexts.iter().filter_map(|(_, next)| next.as_ref().map(key_of)).min();
+            if key.is_none() {
+                return Ok(());
+            }
         }
-        for ((series, field), mut chunks) in all {
-            chunks.sort_by_key(|(number, entry)| (entry.from, *number));
-            self.write_chunks(writer, (series, field), &chunks, (old, breath))?;
-        }
-        Ok(())
     }
 
     /// Writes the chunks of a field of a series, ascending by their first time. Short and overlapping chunks are
@@ -241,13 +258,8 @@ impl Set {
         while let Some((_, first)) = rest.first() {
             breath()?;
             let guard = self.pages.space().pin();
-            let (mut to, mut count) = (first.to, 1);
-            while let Some((_, next)) = rest.get(count).filter(|(_, next)| next.from <= to) {
-                to = to.max(next.to);
-                count += 1;
-            }
-            let (cluster, behind) = rest.split_at(count);
-            rest = behind;
+            let cluster;
+            (cluster, rest, _) = overlapping(rest);
             let is_whole = waiting.is_none() && is_whole(first, rest.first().map(|(_, it)| it));
             if let ([(number, entry)], true) = (cluster, is_whole)
                 && let Some(segment) = segment(*number)
