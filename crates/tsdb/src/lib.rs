@@ -83,7 +83,8 @@ mod store;
 mod summary;
 mod value;
 
-pub use catalogue::{Field, FieldId, Policy, Series, SeriesId, SeriesTags, TagFilter};
+pub use catalogue::Work;
+pub use catalogue::{Field, FieldId, Permission, Policy, Series, SeriesId, SeriesTags, TagFilter};
 pub use error::{Error, Result};
 pub use point::{FIELDS_MAX, FieldValue, KEY_MAX, Point, SeriesKey};
 pub use read::{Points, Reader};

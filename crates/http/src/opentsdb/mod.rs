@@ -27,6 +27,7 @@
 mod aggregate;
 mod downsample;
 mod filter;
+mod meter;
 mod point;
 mod put;
 mod query;

@@ -1,8 +1,9 @@
 //! `/api/query`.
 
 use super::error;
+use super::meter::Meter;
 use super::request::Query;
-use super::series::{Group, Meter, groups};
+use super::series::{Group, groups};
 use crate::body;
 use crate::host::{Host, Unwanted, now};
 use crate::influx::{Refused, float, json_answer, string};
@@ -14,7 +15,6 @@ use axum::extract::{Request, State};
 use axum::http::{Method, Response};
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Appends a series of the answer.
 fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
@@ -71,12 +71,9 @@ fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
 
 fn run(host: &Host, query: &Query, unwanted: &Unwanted) -> Result<(Vec<u8>, Share), Refused> {
     let options = &host.options;
-    let mut meter = Meter {
-        deadline: Instant::now() + options.query_time_max,
-        samples: options.query_bytes_max / size_of::<(i64, f64)>(),
-        intervals: options.query_buckets_max as u64,
-        unwanted: unwanted.clone(),
-    };
+    let intervals = options.query_buckets_max as u64;
+    let within = options.query_time_max;
+    let mut meter = Meter::new(options.query_bytes_max, intervals, within, unwanted);
     let mut share = host.memory.share();
     let reader = host.store.reader(&options.opentsdb_database, None)?;
     let mut out = b"[".to_vec();

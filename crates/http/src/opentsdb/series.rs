@@ -1,19 +1,20 @@
 //! Executes a sub-query: series are read, downsampled, turned into rates, and aggregated in their groups.
 //!
-//! A query is bounded by the samples that it holds and by its time; both are checked while it reads.
+//! A query is bounded by the samples and the series that it holds, and by its time: these are checked while it
+//! searches and while it reads.
 
 use super::FIELD;
 use super::aggregate::Function;
 use super::downsample::{Downsample, Samples};
 use super::filter;
+use super::meter::Meter;
 use super::request::{Query, Sub};
-use crate::host::Unwanted;
 use crate::influx::Refused;
 use coreplane_tsdb::{Block, Buckets, Error, Field, FieldType, Reader, Series, Summary, Value};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A series of the answer.
 #[derive(Debug)]
@@ -28,46 +29,12 @@ pub(super) struct Group {
     pub(super) has_nulls: bool,
 }
 
-/// The remaining limits of a query.
-#[derive(Debug)]
-pub(super) struct Meter {
-    pub(super) deadline: Instant,
-    pub(super) samples: usize,
-    pub(super) intervals: u64,
-    /// True once the client has disconnected.
-    pub(super) unwanted: Unwanted,
-}
-
-impl Meter {
-    /// Takes so many samples.
-    fn take(&mut self, samples: usize) -> Result<(), Refused> {
-        self.check()?;
-        self.samples = self.samples.checked_sub(samples).ok_or_else(Self::too_many)?;
-        Ok(())
-    }
-
-    /// Refuses another sample beside so many that are held and not taken yet.
-    fn may_hold(&self, held: usize) -> Result<(), Refused> {
-        if held < self.samples { Ok(()) } else { Err(Self::too_many()) }
-    }
-
-    fn too_many() -> Refused {
-        Refused::new(413, "the query has too many points: ask for less time, or downsample")
-    }
-
-    fn check(&self) -> Result<(), Refused> {
-        if self.unwanted.get() {
-            // No client reads the answer.
-            return Err(Refused::new(503, "whoever asked has gone"));
-        }
-        if Instant::now() < self.deadline {
-            return Ok(());
-        }
-        Err(Refused::new(504, "the query takes too long: ask for less time, or for fewer series"))
-    }
-}
-
 const MILLISECOND: i64 = 1_000_000;
+
+/// Bytes of a series in the lists of its sub-query, of a group there, and of an empty group of the answer, about.
+const LISTED: usize = 32;
+const GROUP: usize = 128;
+const ANSWERED: usize = 768;
 
 fn number(value: &Value) -> Option<f64> {
     match value {
@@ -255,25 +222,66 @@ impl Source<'_, '_> {
 }
 
 /// The tags of which no two series of a group have different values, and the keys of the others.
-fn tags_of(group: &[Arc<Series>]) -> (BTreeMap<String, String>, BTreeSet<String>) {
+fn tags_of(
+    group: &[Arc<Series>],
+    meter: &mut Meter,
+) -> Result<(BTreeMap<String, String>, BTreeSet<String>), Refused> {
     let mut common: BTreeMap<String, String> = BTreeMap::new();
     let mut aggregated = BTreeSet::new();
-    for (key, value) in group.iter().flat_map(|series| series.tags()) {
-        if aggregated.contains(key) {
-            continue;
-        }
-        match common.get(key) {
-            None => {
-                common.insert(key.to_string(), value.to_string());
+    for series in group {
+        meter.check()?;
+        for (key, value) in series.tags() {
+            if aggregated.contains(key) {
+                continue;
             }
-            Some(known) if known == value => {}
-            Some(_) => {
-                common.remove(key);
-                aggregated.insert(key.to_string());
+            match common.get(key) {
+                None => {
+                    meter.take_bytes(key.len() + value.len())?;
+                    common.insert(key.to_string(), value.to_string());
+                }
+                Some(known) if known == value => {}
+                Some(_) => {
+                    common.remove(key);
+                    aggregated.insert(key.to_string());
+                }
             }
         }
     }
-    (common, aggregated)
+    Ok((common, aggregated))
+}
+
+/// Series by the tags of their groups.
+type Groups = BTreeMap<Vec<String>, Vec<Arc<Series>>>;
+
+/// The series of a sub-query, and the number of samples that have the same room.
+fn grouped(reader: &Reader<'_>, sub: &Sub, meter: &mut Meter) -> Result<(Groups, usize), Refused> {
+    let may = |work| meter.may_search(work);
+    let found = reader.series_within(&sub.metric, &filter::all(&sub.filters), &may)?;
+    let (mut by_tags, mut held) = (Groups::new(), 0);
+    for series in found {
+        meter.check()?;
+        let is_named = |key: &str| sub.filters.iter().any(|filter| filter.key == key);
+        if sub.is_explicit && !series.tags().all(|(key, _)| is_named(key)) {
+            continue;
+        }
+        let groups = sub.filters.iter().filter(|filter| filter.is_group);
+        let mut key: Vec<String> =
+            groups.map(|filter| series.tag(&filter.key).to_owned()).collect();
+        if sub.aggregator.is_none {
+            key.push(series.key.to_string());
+        }
+        held += meter.take_bytes(LISTED)?;
+        let group = match by_tags.entry(key) {
+            Entry::Occupied(group) => group.into_mut(),
+            Entry::Vacant(place) => {
+                let key = place.key().iter().map(|it| size_of::<String>() + it.len());
+                held += meter.take_bytes(GROUP + key.sum::<usize>())?;
+                place.insert(Vec::new())
+            }
+        };
+        group.push(series);
+    }
+    Ok((by_tags, held))
 }
 
 /// The groups of a sub-query, in the order of their tags.
@@ -291,20 +299,7 @@ pub(super) fn groups(
     let Some(field) = fields.iter().find(is_number) else {
         return Err(Refused::new(400, format!("No such name for 'metrics': '{}'", sub.metric)));
     };
-    let mut by_tags: BTreeMap<Vec<String>, Vec<Arc<Series>>> = BTreeMap::new();
-    for series in reader.series(&sub.metric, &filter::all(&sub.filters)) {
-        let is_named = |key: &str| sub.filters.iter().any(|filter| filter.key == key);
-        if sub.is_explicit && !series.tags().all(|(key, _)| is_named(key)) {
-            continue;
-        }
-        let groups = sub.filters.iter().filter(|filter| filter.is_group);
-        let mut key: Vec<String> =
-            groups.map(|filter| series.tag(&filter.key).to_owned()).collect();
-        if sub.aggregator.is_none {
-            key.push(series.key.to_string());
-        }
-        by_tags.entry(key).or_default().push(series);
-    }
+    let (by_tags, listed) = grouped(reader, sub, meter)?;
     let range = query.start..=query.end;
     if let Some(how) = sub.downsample {
         let intervals = how.count(&range);
@@ -336,21 +331,24 @@ pub(super) fn groups(
         drop(samples);
         // Of the samples of the series only the answer is still held.
         meter.samples += held.saturating_mul(2).saturating_sub(aggregated.len());
-        let (tags, keys) = tags_of(group);
+        meter.take_bytes(ANSWERED + sub.metric.len())?;
+        let (tags, keys) = tags_of(group, meter)?;
         let range = query.start..=query.end;
         let samples = aggregated.into_iter().filter(|(time, _)| range.contains(time)).collect();
         let has_nulls = sub.downsample.is_some_and(|it| it.fill == super::downsample::Fill::Null);
         all.push(Group { metric: sub.metric.clone(), tags, aggregated: keys, samples, has_nulls });
     }
+    meter.samples += listed;
     Ok(all)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Unwanted;
     use crate::parameters::Parameters;
     use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     fn meter(samples: usize) -> Meter {
         let deadline = Instant::now() + Duration::from_secs(1000);
@@ -398,6 +396,37 @@ mod tests {
             let times: Vec<i64> = found[0].samples.iter().map(|it| it.0 / 1000).collect();
             assert_eq!(times, [110, 115, 125, 130], "{m}");
         }
+    }
+
+    /// Series without points in the time of the query, or with too many tags, take time and memory, too.
+    #[test]
+    fn the_search_for_series_is_bounded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = store(&directory);
+        let hosts: Vec<String> = (0..100).map(|at| format!("h{at}")).collect();
+        let points: Vec<_> = hosts.iter().map(|host| point(host, 1, 1.0)).collect();
+        assert_eq!(store.write("o", None, &points).expect("written").written, 100);
+        let reader = store.reader("o", None).expect("a reader");
+        let found = |m: &str, meter: &mut Meter| {
+            let url = Parameters::of(Some(&format!("start=50&end=150&m={m}")));
+            let query = Query::of_url(&url, 200_000).expect("a query");
+            let groups = groups(&reader, &query, &query.subs[0], meter);
+            groups.map(|it| it.len()).map_err(|it| it.status)
+        };
+        // Room for the series, for their lists, and for their groups.
+        for (samples, list, groups) in
+            [(99, Err(413), Err(413)), (299, Ok(0), Err(413)), (2000, Ok(0), Ok(0))]
+        {
+            assert_eq!(found("sum:m", &mut meter(samples)), list, "{samples}");
+            let mut meter = meter(samples);
+            assert_eq!(found("sum:m%7Bhost=*%7D", &mut meter), groups, "{samples}");
+            assert!(groups.is_err() || meter.samples == samples, "all is given back");
+        }
+        let past = Meter { deadline: Instant::now(), ..meter(2000) };
+        assert_eq!(found("sum:explicit_tags:m", &mut { past }), Err(504));
+        let gone = meter(2000);
+        gone.unwanted.flag().store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(found("sum:explicit_tags:m", &mut { gone }), Err(503));
     }
 
     /// A value is never computed from a part of the points of its interval, whichever interval has too many.

@@ -1,6 +1,7 @@
 //! `/api/suggest`: names of metrics, and keys and values of tags, with a given beginning.
 
 use super::error;
+use super::meter::Meter;
 use crate::body;
 use crate::host::{Host, Unwanted};
 use crate::influx::{Refused, json_answer, string};
@@ -12,7 +13,6 @@ use coreplane_tsdb::TagFilter;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The number of names of an answer, if the request states none.
 const NAMES: usize = 25;
@@ -28,46 +28,56 @@ struct Asked {
     max: Option<usize>,
 }
 
+/// Bytes of a name beside its text, about: in the set, and in the answer.
+const NAME: usize = 64;
+
 /// The least names with this beginning, at most `max`.
 struct Names {
     begin: String,
     max: usize,
     found: BTreeSet<Arc<str>>,
+    meter: Meter,
 }
 
 impl Names {
-    fn offer(&mut self, name: &str) {
+    fn offer(&mut self, name: &str) -> Result<(), Refused> {
         let is_full = self.found.len() >= self.max;
         if is_full && self.found.last().is_some_and(|last| name > &**last) {
-            return;
+            return Ok(());
         }
         if !name.starts_with(&self.begin) || self.found.contains(name) {
-            return;
+            return Ok(());
         }
+        // Once in the set, and once in the answer.
+        self.meter.take_bytes(NAME + 2 * name.len())?;
         self.found.insert(Arc::from(name));
-        if self.found.len() > self.max {
-            self.found.pop_last();
+        if self.found.len() > self.max
+            && let Some(last) = self.found.pop_last()
+        {
+            self.meter.give_bytes(NAME + 2 * last.len());
         }
+        Ok(())
     }
 }
 
 fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<Vec<u8>, Refused> {
-    let deadline = Instant::now() + host.options.query_time_max;
+    let options = &host.options;
+    let meter = Meter::new(options.query_bytes_max, 0, options.query_time_max, unwanted);
     let max = asked.max.unwrap_or(NAMES).min(NAMES_MAX);
-    let mut names = Names { begin: asked.q, max, found: BTreeSet::new() };
-    let reader = host.store.reader(&host.options.opentsdb_database, None)?;
+    let mut names = Names { begin: asked.q, max, found: BTreeSet::new(), meter };
+    let reader = host.store.reader(&options.opentsdb_database, None)?;
     let kind = asked.kind.unwrap_or_default();
     for metric in reader.measurements() {
-        if Instant::now() > deadline || unwanted.get() {
-            return Err(Refused::new(504, "there are too many series to look through"));
-        }
+        names.meter.check()?;
         if kind == "metrics" {
-            names.offer(&metric);
+            names.offer(&metric)?;
             continue;
         }
-        for series in reader.series(&metric, &TagFilter::All) {
+        let may = |work| names.meter.may_search(work);
+        for series in reader.series_within(&metric, &TagFilter::All, &may)? {
+            names.meter.check()?;
             for (key, value) in series.tags() {
-                names.offer(if kind == "tagk" { key } else { value });
+                names.offer(if kind == "tagk" { key } else { value })?;
             }
         }
     }

@@ -39,7 +39,7 @@ pub enum TagFilter {
 
 /// The next step of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
+pub enum Work {
     /// It looks at so many values of a tag, or series.
     Look(usize),
     /// It makes a list of so many series.
@@ -47,7 +47,7 @@ pub(crate) enum Work {
 }
 
 /// Decides about the next step of a selection.
-pub(crate) type Permission<'m, E> = &'m dyn Fn(Work) -> Result<(), E>;
+pub type Permission<'m, E> = &'m dyn Fn(Work) -> Result<(), E>;
 
 /// Values that are looked at between two questions.
 const LOOKS: usize = 64;

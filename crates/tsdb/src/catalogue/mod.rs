@@ -33,8 +33,7 @@ mod transition;
 
 pub(crate) use change::{Change, Next};
 pub(crate) use draw::{Limits, type_conflict};
-pub use filter::TagFilter;
-pub(crate) use filter::{Permission, Work};
+pub use filter::{Permission, TagFilter, Work};
 pub use measurement::Field;
 pub(crate) use measurement::Measurement;
 pub use policy::Policy;

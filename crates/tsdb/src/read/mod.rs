@@ -75,7 +75,10 @@ impl<'s> Reader<'s> {
 
     /// The same; `may` decides before each step of the search. Threads that make names wait during the search, and
     /// not while the series are sorted.
-    pub(crate) fn series_within<E>(
+    ///
+    /// # Errors
+    /// That of `may`.
+    pub fn series_within<E>(
         &self,
         measurement: &str,
         filter: &TagFilter,
