@@ -306,7 +306,9 @@ impl<'s> Recovery<'s> {
     /// A crash may have emptied slots that other keys' probes have passed since: the last store in
     /// a bucket is lost, and the slot beside it is not. Each of these holes is filled by the replay
     /// of the record that its slot pointed at. Until all are filled, the whole group is searched,
-    /// or a key behind a hole would get a second slot.
+    /// or a key behind a hole would get a second slot. A record goes to the first hole on its path,
+    /// not to a slot before it that the cleaner has made free meanwhile: or the hole would stay, and
+    /// the keys behind it would be absent.
     fn restore(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
         let place = self.place(view.key());
         loop {

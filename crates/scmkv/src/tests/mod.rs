@@ -2,6 +2,7 @@
 
 mod cleaner;
 mod elements;
+mod holes;
 mod large;
 mod pages;
 mod unflushed;

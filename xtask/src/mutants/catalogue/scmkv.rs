@@ -25,6 +25,7 @@ const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
 const ONE_CUT: Suite = Suite::of(PACKAGE, "one_cut", &[]);
 const BATCHES: Suite = Suite::of(PACKAGE, "batches", &[]);
 const CLEANER: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::cleaner"]);
+const HOLES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::holes"]);
 const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
 const COUNT: Suite = Suite::of(PACKAGE, "count", &[]);
 const APPRAISAL: Suite = Suite::of(PACKAGE, "appraisal", &[]);
@@ -82,6 +83,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.census.uncounted", "writers leave a group alone that was counted", COUNT),
     Mutant::new("scmkv.recover.half_batch", "a batched record counts by itself", IN_DRAM).quick(),
     Mutant::new("scmkv.recover.checksum", "a recovery looks at no checksum", IN_DRAM).quick(),
+    Mutant::new("scmkv.recover.hole", "a hole that keys were probed past stays", HOLES),
     Mutant::new("scmkv.recover.older", "the last record that is read wins", IN_DRAM),
     Mutant::new("scmkv.recover.followed", "damage is taken for the end of the log", RESTARTS),
     Mutant::new("scmkv.open.version_base", "versions begin again where they began", ONE_CUT),

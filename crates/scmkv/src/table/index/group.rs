@@ -9,7 +9,7 @@
 use super::{Index, Leaf, Slot};
 use crate::table::hash::{Place, home_of};
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::LINE;
+use coreplane_pmem::{LINE, mutant};
 
 /// The verdict on a slot whose signature matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,12 @@ impl Bucket {
     #[inline(always)]
     fn first_free(&self) -> Option<u64> {
         let at = self.0.iter().position(|word| !Slot(*word).is_used())?;
+        Some(8 * at as u64)
+    }
+
+    /// The position of the first slot in the bucket that was never used.
+    fn first_empty(&self) -> Option<u64> {
+        let at = self.0.iter().position(|word| *word == Slot::EMPTY.0)?;
         Some(8 * at as u64)
     }
 }
@@ -163,7 +169,7 @@ impl Index {
     }
 
     /// Probes under the group's lock, to the first empty slot or, if `whole`, all around the
-    /// group.
+    /// group. Then an empty slot, which may be a hole, is the vacancy before one that was used.
     pub(super) fn probe(
         &self,
         leaf: Leaf,
@@ -175,7 +181,7 @@ impl Index {
         let group = self.group_offset(leaf, place);
         let mask = self.shape.buckets - 1;
         let home = place.home(self.shape.buckets);
-        let mut vacant = None;
+        let (mut vacant, mut hole) = (None, None);
         for step in 0..self.shape.buckets {
             let offset = group + u64::from((home + step) & mask) * LINE as u64;
             // Not by way of a `Result`, which is taken apart into bytes and loaded as words.
@@ -187,11 +193,16 @@ impl Index {
                 }
             }
             vacant = vacant.or_else(|| Some(offset + bucket.first_free()?));
-            if !whole && bucket.has_empty() {
-                break;
+            if bucket.has_empty() {
+                if !whole {
+                    break;
+                }
+                if !mutant!("scmkv.recover.hole") {
+                    hole = hole.or_else(|| Some(offset + bucket.first_empty()?));
+                }
             }
         }
-        Ok(vacant.map_or(Probe::Full, |at| Probe::Vacant { at }))
+        Ok(hole.or(vacant).map_or(Probe::Full, |at| Probe::Vacant { at }))
     }
 
     /// The first free slot on the probe path of `place` that `is_taken` does not name.

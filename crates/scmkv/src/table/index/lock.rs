@@ -222,7 +222,8 @@ impl<'a> GroupLock<'a> {
         self.index.probe(self.leaf, place, false, is_mine)
     }
 
-    /// As [`GroupLock::probe`], not ending at an empty slot: for recovery.
+    /// As [`GroupLock::probe`], not ending at an empty slot: for recovery. A vacancy is the first empty slot on the
+    /// path, if there is one, else the first that was used and is free again.
     ///
     /// # Errors
     /// As `is_mine`, and if the index is damaged.
