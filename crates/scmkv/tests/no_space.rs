@@ -187,6 +187,31 @@ fn a_slow_reader_delays_writers_and_fails_none() {
     });
 }
 
+/// Threads that have ended each leave an open page behind, and then another thread replaces what is in them.
+#[test]
+fn what_is_dead_in_open_pages_of_idle_threads_makes_room() {
+    ends(|| {
+        const PARTS: u8 = 7;
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(160));
+        let put_all = |thread: u8, byte: u8| {
+            for part in 0..PARTS {
+                let put = store.put(&[b't', thread, part], &[byte; 400], &write()).map(drop);
+                assert!(put.is_ok(), "part {part} of thread {thread}, {byte}: {put:?}");
+            }
+        };
+        for thread in 0..9 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| put_all(thread, 0)).join().expect("joined");
+            });
+        }
+        fill(&store, 400, 0);
+        for byte in 1..4 {
+            (0..9).for_each(|thread| put_all(thread, byte));
+        }
+    });
+}
+
 /// The threads keep a fortieth of the pool: none of them may get the error that it is full.
 #[test]
 fn threads_that_overwrite_a_little_never_find_a_small_store_full() {

@@ -11,13 +11,15 @@
 //!
 //! Tombstones live until no page is older than they are. So when the cleaner has copied more of
 //! them than a part of the store, or when no other page promises a gain, it takes the *oldest*
-//! page, however much of it lives. If that is the open page of an idle thread, it is sealed.
+//! page, however much of it lives. If that is the open page of an idle thread, it is sealed. So are the open
+//! pages of idle threads when a writer needs the dead bytes in them.
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
 use crate::table::log::{Appended, Log};
 use crate::table::page::{self, Cell};
 use coreplane_engine::Result;
+use coreplane_pmem::mutant;
 use std::sync::atomic::Ordering;
 
 impl Cleaner {
@@ -115,6 +117,26 @@ impl Cleaner {
         }
     }
 
+    /// Seals the open pages with dead bytes of logs that are not in use, if cleaning them gains at least `gain_min`
+    /// bytes together; true if it did.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn seal_dead(&self, gain_min: u64) -> Result<bool> {
+        let idle = || self.logs.iter().filter_map(|log| log.try_lock());
+        let gain = |log: &Log| match self.dead_in_open(log) {
+            0 => 0,
+            dead => dead + log.tail().map_or(0, |(_, tail)| self.unused(tail)),
+        };
+        if mutant!("scmkv.clean.idle") || idle().map(|log| gain(&log)).sum::<u64>() < gain_min {
+            return Ok(false);
+        }
+        for mut log in idle().filter(|log| gain(log) > 0) {
+            log.seal(self)?;
+        }
+        Ok(true)
+    }
+
     /// The page that promises most for a writer that lacks `pages` pages; none if all dead bytes
     /// together make fewer pages.
     pub(crate) fn pick_for_writer(
@@ -131,8 +153,8 @@ impl Cleaner {
         }
         let lacking = u64::from(pages) * u64::from(self.geometry.page_size);
         let filling = self.dead_in_open(own) + self.dead_in_open(state.log());
-        let room = state.log().room() as u64;
-        if self.reclaimable() + filling + room >= lacking {
+        let promised = self.reclaimable() + filling + state.log().room() as u64;
+        if promised >= lacking {
             if let Some(page) = self.pick(state, 1) {
                 return Ok(Some(page));
             }
@@ -142,6 +164,12 @@ impl Cleaner {
                 state.log().seal(self)?;
                 return Ok(self.pick(state, 1));
             }
+        }
+        // The others are in the pages that logs which are not in use have open.
+        if self.seal_dead(lacking.saturating_sub(promised).max(1))?
+            && let Some(page) = self.pick(state, 1)
+        {
+            return Ok(Some(page));
         }
         if self.counters.get(Count::TombstoneBytes) > self.tombstone_budget() as i64 {
             return self.oldest(state, Some(own));
