@@ -3,8 +3,11 @@
 mod home;
 mod tiny;
 
-use coreplane_engine::{Batch, Engine, Error};
+use coreplane_engine::{Batch, Engine, Error, Repairable};
+use coreplane_scmkv::Placement;
 use home::{Home, New, PAGE, options, write};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
 use std::time::Duration;
 use tiny::{ends, fill, fill_key};
@@ -209,6 +212,37 @@ fn what_is_dead_in_open_pages_of_idle_threads_makes_room() {
         for byte in 1..4 {
             (0..9).for_each(|thread| put_all(thread, byte));
         }
+    });
+}
+
+/// A batch that needs pages cleans the page with the most dead bytes first, and a record in it is damaged.
+#[test]
+fn damage_of_one_key_is_no_error_of_a_write_of_another() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(256).placed(Placement::Dram));
+        let filled = fill(&store, 200, 0);
+        fill(&store, 0, filled);
+        let bytes = home.bytes();
+        let key = fill_key(8);
+        let at = bytes.windows(key.len()).position(|it| it == key).expect("a record") + 10;
+        let file = File::options().write(true).open(home.path()).expect("open the file");
+        file.write_all_at(&[bytes[at] ^ 1], at as u64).expect("write");
+        // The tombstones are in one page: for another one a page would be cleaned.
+        let others = (40..).step_by(20).take(60);
+        for number in others.chain((0..16).filter(|number| *number != 8)) {
+            let deleted = store.delete(&fill_key(number), &write()).expect("delete");
+            assert!(deleted.is_written(), "{number}");
+        }
+        let mut batch = Batch::new();
+        for number in 3000..3040 {
+            batch.put(&fill_key(number), &[1; 200]);
+        }
+        let cleaned = store.stats().cleaner_pages_freed;
+        let applied = store.apply(&batch, &write()).map(drop);
+        assert!(applied.is_ok(), "{applied:?}");
+        assert!(store.stats().cleaner_pages_freed > cleaned, "there were free pages");
+        assert!(!store.verify(&mut |_| {}).expect("verify").is_sound(), "the damage is told");
     });
 }
 

@@ -344,6 +344,12 @@ impl Cleaner {
                 Ok(gained) => Ok(Step::Cleaned(gained)),
                 // A delete has taken the page that was free.
                 Err(Error::NoSpace { .. }) if self.pages.free_and_retired().1 > 0 => Ok(Step::Wait),
+                // A damaged page is no error of this writer, and is not picked again.
+                Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. })
+                    if !mutant!("scmkv.clean.others_damage") =>
+                {
+                    Ok(Step::Cleaned(0))
+                }
                 Err(error) => Err(error),
             },
             None => Ok(Step::Nothing),

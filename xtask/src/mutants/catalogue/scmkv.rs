@@ -90,6 +90,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.open.version_base", "versions begin again where they began", ONE_CUT),
     Mutant::new("scmkv.clean.overwrite_racing_slot", "the cleaner undoes a racing write", CLEANER),
     Mutant::new("scmkv.clean.idle", "dead bytes in open pages of idle logs do not count", NO_SPACE),
+    Mutant::new("scmkv.clean.others_damage", "damage of one key fails a put of another", NO_SPACE),
     Mutant::new("scmkv.clean.forget_commit", "a commit record goes before its members", ONE_CUT),
     Mutant::new(
         "scmkv.clean.publish_first",
