@@ -13,6 +13,9 @@
 //! them than a part of the store, or when no other page promises a gain, it takes the *oldest*
 //! page, however much of it lives. If that is the open page of an idle thread, it is sealed. So are the open
 //! pages of idle threads when a writer needs the dead bytes in them.
+//!
+//! A writer that waits for pages takes a page that gains an eighth of a page at least, as long as there is one.
+//! And the age is one hour at most.
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
@@ -21,6 +24,10 @@ use crate::table::page::{self, Cell};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use std::sync::atomic::Ordering;
+
+/// Seconds after which a page becomes no older. What has lived for an hour will live: a greater age says nothing more
+/// about it, and would outweigh any number of dead bytes.
+const AGE_MAX: u32 = 3600;
 
 impl Cleaner {
     /// No slot names a commit record: it counts as toll of its page, not as live bytes.
@@ -99,7 +106,9 @@ impl Cleaner {
             .filter(|(_, _, cell)| copied_bytes(cell) <= room)
             .map(|(page, gain, cell)| {
                 let length = f64::from(cell.length.load(Ordering::Acquire));
-                let age = f64::from(now.saturating_sub(cell.sealed_at.load(Ordering::Relaxed)) + 1);
+                let age = now.saturating_sub(cell.sealed_at.load(Ordering::Relaxed));
+                let age = if mutant!("scmkv.clean.age") { age } else { age.min(AGE_MAX) };
+                let age = f64::from(age + 1);
                 let dead_part = gain as f64 / (length + self.unused(length as u32) as f64);
                 (page, dead_part * age / (2.0 - dead_part))
             })
@@ -115,6 +124,14 @@ impl Cleaner {
             1 => room.max(u64::from(self.geometry.page_size)),
             _ => u64::MAX,
         }
+    }
+
+    /// The page that promises most among those that gain an eighth of a page, or among all if there is none. An old
+    /// page with few dead bytes promises more than a young one with many, and a writer that waits gets little by it.
+    fn pick_worthy(&self, state: &mut CleanerState) -> Option<u32> {
+        let worthy = u64::from(self.geometry.page_size) / 8;
+        let worthy = if mutant!("scmkv.clean.worthy") { 1 } else { worthy };
+        self.pick(state, worthy).or_else(|| self.pick(state, 1))
     }
 
     /// Seals the open pages with dead bytes of logs that are not in use, if cleaning them gains at least `gain_min`
@@ -155,19 +172,19 @@ impl Cleaner {
         let filling = self.dead_in_open(own) + self.dead_in_open(state.log());
         let promised = self.reclaimable() + filling + state.log().room() as u64;
         if promised >= lacking {
-            if let Some(page) = self.pick(state, 1) {
+            if let Some(page) = self.pick_worthy(state) {
                 return Ok(Some(page));
             }
             // The dead bytes are in the pages that these two logs are filling.
             if filling > 0 {
                 own.seal(self)?;
                 state.log().seal(self)?;
-                return Ok(self.pick(state, 1));
+                return Ok(self.pick_worthy(state));
             }
         }
         // The others are in the pages that logs which are not in use have open.
         if self.seal_dead(lacking.saturating_sub(promised).max(1))?
-            && let Some(page) = self.pick(state, 1)
+            && let Some(page) = self.pick_worthy(state)
         {
             return Ok(Some(page));
         }

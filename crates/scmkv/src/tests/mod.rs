@@ -6,4 +6,5 @@ mod holes;
 mod large;
 mod pages;
 mod unflushed;
+mod victims;
 mod windows;
