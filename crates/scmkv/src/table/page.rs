@@ -14,9 +14,10 @@
 //! ```
 //!
 //! The state word is stored last and shares its line with the others, so a reader that sees it sees
-//! the others too. A *generation* is drawn at every opening and is part of each record's checksum:
-//! the remains of an earlier use of the page never pass for records. A *birth* orders the openings
-//! of all pages (see [`clean`](crate::clean) for its role for tombstones).
+//! the others too. That of a page that is freed is stored first, since the others of a free page do not
+//! count. A *generation* is drawn at every opening and is part of each record's checksum: the remains of
+//! an earlier use of the page never pass for records. A *birth* orders the openings of all pages (see
+//! [`clean`](crate::clean) for its role for tombstones).
 //!
 //! The *proof* is written with the first append that finds the earlier records of its page durable,
 //! normally the second. An open page with a proof and no readable record was damaged; a crash did
@@ -188,7 +189,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Stores an element: the state word last. Not flushed.
+    /// Stores an element: the state word last, that of a free page first. Not flushed.
     // media-format: begin pool
     pub(crate) fn write_element(
         &self,
@@ -200,9 +201,15 @@ impl Pages {
     ) -> Result<()> {
         let offset = self.element_offset(page);
         let content = kind as u64 | u64::from(log & 0xfff) << 4 | u64::from(generation) << 16;
-        self.word(offset + 8)?.store(0);
-        self.word(offset + 16)?.store(sealed::seal(birth & sealed::CONTENT_MAX, offset + 16));
-        self.word(offset)?.store(sealed::seal(content, offset));
+        let birth_word = sealed::seal(birth & sealed::CONTENT_MAX, offset + 16);
+        let mut words = [(8, 0), (16, birth_word), (0, sealed::seal(content, offset))];
+        // A log page without its birth would look older than it is: slots of an old checkpoint would count in it.
+        if kind == Kind::Free && !mutant!("scmkv.page.free_last") {
+            words.rotate_right(1);
+        }
+        for (at, word) in words {
+            self.word(offset + at)?.store(word);
+        }
         let cell = self.cell(page);
         cell.set(kind, generation);
         cell.birth.store(birth, Ordering::Release);

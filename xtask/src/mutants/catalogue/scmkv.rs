@@ -27,6 +27,7 @@ const BATCHES: Suite = Suite::of(PACKAGE, "batches", &[]);
 const CLEANER: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::cleaner"]);
 const HOLES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::holes"]);
 const VICTIMS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::victims"]);
+const ELEMENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::elements"]);
 const NO_SPACE: Suite = Suite::of(PACKAGE, "no_space", &["idle_threads", "damage_of_one"]);
 const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
 const COUNT: Suite = Suite::of(PACKAGE, "count", &[]);
@@ -52,6 +53,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.batch.no_commit_record", "a batch without its commit record", IN_DRAM),
     Mutant::new("scmkv.page.open_flush", "that a page is a log is not flushed", IN_POOL),
     Mutant::new("scmkv.page.free_flush", "that a page is free is not flushed", ALL_CUTS),
+    Mutant::new(
+        "scmkv.page.free_last",
+        "a page that is freed has no birth, and is a log",
+        ELEMENTS,
+    ),
     Mutant::new(
         "scmkv.page.free_fence",
         "a page is used again before it is durably free",
