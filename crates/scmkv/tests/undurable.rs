@@ -1,12 +1,14 @@
-//! Records that were not durable when a process was killed.
+//! Records, and words of the index, that were not durable when a process was killed.
 
 mod home;
+mod kill;
 mod tiny;
 
 use coreplane_engine::{Engine, Repairable, WriteOptions};
 use coreplane_pmem::media::sim::{Eviction, Model, Sim};
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use home::{early, options, write};
+use kill::{killed_at, undurable_at};
 use tiny::{big, fill_key, simulated_as};
 
 fn created(sim: &Sim, placement: Placement) -> Scmkv {
@@ -98,5 +100,60 @@ fn a_cut_in_the_recovery_of_what_a_killed_process_has_left_loses_no_acknowledged
                 assert!(report.is_sound(), "{what}: {report:?}");
             }
         }
+    }
+}
+
+fn put_small(store: &Scmkv, number: u32) {
+    put(store, &fill_key(number), &number.to_le_bytes(), &write());
+}
+
+/// The keys that are lost, and the first damage.
+fn lost(sim: &Sim, numbers: std::ops::Range<u32>) -> (Vec<u32>, Option<String>) {
+    let cut = sim.crash(Eviction::Nothing).reopen().expect("memory");
+    let store = match Scmkv::simulated_open(cut.space().clone(), options(false)) {
+        Ok(store) => store,
+        Err(error) => return (Vec::new(), Some(error.to_string())),
+    };
+    let is_there = |number: &u32| {
+        let found = store.get(&fill_key(*number)).ok().flatten();
+        found.as_deref() == Some(&number.to_le_bytes()[..])
+    };
+    let report = store.verify(&mut |_| ()).expect("verified");
+    let damage = report.damages.first().map(|damage| damage.what.clone());
+    (numbers.filter(|number| !is_there(number)).collect(), damage)
+}
+
+/// A process is killed when it has removed the slot of a tombstone, and this is in the caches alone. The next process
+/// cleans the page of the tombstone and uses it again, and the power fails.
+#[test]
+fn a_slot_that_a_killed_process_has_removed_does_not_come_back() {
+    for deleted in 0..12_u8 {
+        let sim = simulated_as(Model::X86, 64);
+        let store = created(&sim, Placement::Pool);
+        put(&store, &[b'd', deleted], b"v", &write());
+        assert!(store.delete(&[b'd', deleted], &write()).expect("delete").is_written());
+        // They fill the page of the tombstone, and it has no live records.
+        (0..20).for_each(|_| put(&store, b"hot", &big(1, 300), &write()));
+        (0..200).for_each(|number| put_small(&store, number));
+        let events = sim.events();
+        let is_removed = |at: &usize| {
+            let left = undurable_at(&sim, *at);
+            left.iter().any(|(_, durable, cached)| *durable > 1 && *cached <= 1)
+        };
+        let at = loop {
+            assert!(store.clean().expect("clean"), "the tombstone was not dropped");
+            if let Some(at) = (events..sim.events()).find(is_removed) {
+                break at;
+            }
+        };
+        drop(store);
+        let sim = killed_at(&sim, at);
+        let store = opened(&sim);
+        for round in 0..40 {
+            (0..10).for_each(|_| put(&store, b"hot", &big(round, 300), &write()));
+            store.clean().expect("clean");
+        }
+        assert_eq!(store.get(&[b'd', deleted]).expect("get"), None);
+        assert_eq!(lost(&sim, 0..200), (Vec::new(), None), "{deleted}");
     }
 }

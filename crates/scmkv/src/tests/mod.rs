@@ -2,7 +2,10 @@
 
 mod cleaner;
 mod elements;
+mod headers;
 mod holes;
+#[path = "../../tests/kill/mod.rs"]
+mod kill;
 mod large;
 mod pages;
 mod unflushed;

@@ -26,6 +26,7 @@ const ONE_CUT: Suite = Suite::of(PACKAGE, "one_cut", &[]);
 const BATCHES: Suite = Suite::of(PACKAGE, "batches", &[]);
 const CLEANER: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::cleaner"]);
 const HOLES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::holes"]);
+const HEADERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::headers"]);
 const VICTIMS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::victims"]);
 const ELEMENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::elements"]);
 const NO_SPACE: Suite = Suite::of(PACKAGE, "no_space", &["idle_threads", "damage_of_one"]);
@@ -94,12 +95,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.recover.hole", "a hole that keys were probed past stays", HOLES),
     Mutant::new("scmkv.recover.older", "the last record that is read wins", IN_DRAM),
     Mutant::new("scmkv.recover.followed", "damage is taken for the end of the log", RESTARTS),
+    Mutant::new("scmkv.open.headers", "headers that a kill left are not flushed", HEADERS),
     Mutant::new("scmkv.open.version_base", "versions begin again where they began", ONE_CUT),
     Mutant::new("scmkv.clean.overwrite_racing_slot", "the cleaner undoes a racing write", CLEANER),
     Mutant::new("scmkv.clean.age", "the age of a page outweighs all dead bytes", VICTIMS),
     Mutant::new("scmkv.clean.worthy", "a writer waits for pages that give little", VICTIMS),
     Mutant::new("scmkv.clean.idle", "dead bytes in open pages of idle logs do not count", NO_SPACE),
     Mutant::new("scmkv.clean.others_damage", "damage of one key fails a put of another", NO_SPACE),
+    Mutant::new("scmkv.clean.slotless", "a removed slot that a kill left comes back", UNDURABLE),
     Mutant::new("scmkv.clean.forget_commit", "a commit record goes before its members", ONE_CUT),
     Mutant::new(
         "scmkv.clean.publish_first",

@@ -267,13 +267,15 @@ impl Index {
         Ok(index)
     }
 
-    /// Ends the split that a crash cut short: drops the lone half or the parent of two.
+    /// Makes the header words durable, and ends the split that a crash cut short: drops the lone half or the parent
+    /// of two.
     fn settle(&self, found: &mut HashMap<SegmentHeader, u32>, growth: &mut Growth) -> Result<()> {
         let dropped = superfluous(found.keys().copied(), |header| found.contains_key(&header));
-        if !dropped.is_empty() {
-            // A process that was killed may have left the headers of the halves in the caches.
-            for number in found.values() {
-                self.space.flush(growth.place(*number, &self.shape).1, 8);
+        // A process that was killed may have left header words in the caches: those of the halves, and that of the
+        // parent, which is cleared. If the parent came back when a half has been split, too, a half would be lost.
+        if !dropped.is_empty() || !mutant!("scmkv.open.headers") {
+            for start in &growth.pages {
+                self.space.flush(*start, 8 * (self.shape.segments_per_page() + 1));
             }
             self.space.fence().map_err(sync_failed)?;
         }

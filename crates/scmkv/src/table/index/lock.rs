@@ -300,6 +300,12 @@ impl<'a> GroupLock<'a> {
         Slot::new(self.signature(place), offset, is_delete, header.expires_at.is_some())
     }
 
+    /// The offsets of the lines of this group, which `place` is of.
+    pub(crate) fn lines(&self, place: Place) -> impl Iterator<Item = u64> + use<> {
+        let group = self.index.group_offset(self.leaf, place);
+        (0..u64::from(self.index.shape.buckets)).map(move |bucket| group + bucket * LINE as u64)
+    }
+
     /// Flushes the line of a slot, whichever thread stored it.
     pub(crate) fn flush(&self, at: u64) {
         if self.index.in_pool {
