@@ -8,8 +8,7 @@ use crate::table::index::{Index, SegmentHeader, Slot};
 use crate::table::page::{self, Element};
 use crate::table::root::Root;
 use coreplane_engine::{Error, Progress, Result};
-use coreplane_pmem::Space;
-use coreplane_pmem::{epoch, processors};
+use coreplane_pmem::{Space, epoch, processors};
 use coreplane_record as record;
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -85,6 +84,8 @@ impl Source<'_> {
             .elements
             .iter()
             .filter(|(_, element)| element.kind == page::Kind::Checkpoint)
+            // A page that cannot be read stays as it is until the pool is repaired.
+            .filter(|(page, _)| page::check_loads(self.space, *page).is_ok())
             .copied()
             .collect();
         for (page, _) in &of_checkpoints {

@@ -176,10 +176,7 @@ impl<'s> Recovery<'s> {
         let guard = self.left.pin();
         let start = self.space.start_of(page.page);
         // A load from a page that cannot be read would end the process.
-        self.space.probe_loads(page.page).map_err(|lost| Error::Corrupt {
-            offset: lost.offset,
-            what: "unreadable (poisoned)".to_owned(),
-        })?;
+        page::check_loads(&self.space, page.page)?;
         let generation = page.element.generation;
         let end = match page.element.length {
             Some(length) => start + u64::from(length),

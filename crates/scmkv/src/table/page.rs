@@ -96,6 +96,19 @@ impl Cell {
     }
 }
 
+/// Checks that a page can be loaded from: otherwise a load would end the process.
+///
+/// # Errors
+/// If it cannot.
+pub(crate) fn check_loads(space: &Space, page: u32) -> Result<()> {
+    match space.probe_loads(page) {
+        Err(lost) if !mutant!("scmkv.open.unprobed") => {
+            Err(Error::Corrupt { offset: lost.offset, what: "unreadable (poisoned)".to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// All pages of a pool.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -294,9 +307,13 @@ impl Pages {
 
     /// Makes the table of the first `formatted` pages readable, unless a repair of the same pool
     /// has done so.
+    ///
+    /// # Errors
+    /// If one cannot be read.
     pub(crate) fn claim_table(&self, formatted: u32) -> Result<()> {
         for page in (0..formatted).filter(|page| self.is_table(*page)) {
             if self.word(self.element_offset(page)).is_err() {
+                check_loads(&self.space, page)?;
                 self.claim(page, Claim::WordsAsStored)?;
             }
         }

@@ -30,6 +30,7 @@ const HEADERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::headers"]);
 const VICTIMS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::victims"]);
 const ELEMENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::elements"]);
 const NO_SPACE: Suite = Suite::of(PACKAGE, "no_space", &["idle_threads", "damage_of_one"]);
+const UNREADABLE: Suite = Suite::of(PACKAGE, "unreadable", &[]);
 const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
 const COUNT: Suite = Suite::of(PACKAGE, "count", &[]);
 const APPRAISAL: Suite = Suite::of(PACKAGE, "appraisal", &[]);
@@ -96,6 +97,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.recover.older", "the last record that is read wins", IN_DRAM),
     Mutant::new("scmkv.recover.followed", "damage is taken for the end of the log", RESTARTS),
     Mutant::new("scmkv.open.headers", "headers that a kill left are not flushed", HEADERS),
+    Mutant::new("scmkv.open.unprobed", "an open loads what it cannot read", UNREADABLE),
     Mutant::new("scmkv.open.version_base", "versions begin again where they began", ONE_CUT),
     Mutant::new("scmkv.clean.overwrite_racing_slot", "the cleaner undoes a racing write", CLEANER),
     Mutant::new("scmkv.clean.age", "the age of a page outweighs all dead bytes", VICTIMS),

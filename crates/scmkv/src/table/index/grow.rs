@@ -19,7 +19,7 @@ use super::pass::Passes;
 use super::{GroupLock, Index, Slot};
 use crate::table::geometry::{Geometry, SLOTS};
 use crate::table::hash::{Place, home_of, window, window_start};
-use crate::table::page::sync_failed;
+use crate::table::page::{check_loads, sync_failed};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::mutant;
@@ -223,7 +223,7 @@ impl Index {
     /// The index that the pages at `pages` hold.
     ///
     /// # Errors
-    /// If their header words do not make one whole index.
+    /// If a page cannot be read, or their header words do not make one whole index.
     pub(crate) fn load(
         space: Arc<Space>,
         shape: Geometry,
@@ -234,6 +234,7 @@ impl Index {
         let mut growth = Growth::default();
         let mut found = HashMap::new();
         for start in pages {
+            check_loads(&index.space, index.space.page_of(*start))?;
             let first = growth.pages.len() as u64 * shape.segments_per_page();
             growth.pages.push(*start);
             for number in first..first + shape.segments_per_page() {
