@@ -172,13 +172,9 @@ impl Log {
         if len > store.geometry.page_size as usize {
             return Err(Error::NoSpace { needed: len as u64, reclaimable: 0 });
         }
-        let writer = match self.spare.pop() {
-            Some(page) => store.pages.open_log_in(page, self.id, Kind::Log)?,
-            None => match store.pages.open_log(self.id, Kind::Log, reserve)? {
-                Some(writer) => writer,
-                None => return Ok(false),
-            },
-        };
+        let page = self.spare.pop().or_else(|| store.pages.pop_free(reserve));
+        let Some(page) = page else { return Ok(false) };
+        let writer = store.pages.open_log(page, self.id, Kind::Log)?;
         self.seal(store)?;
         self.generation = store.pages.cell(writer.page()).generation();
         self.writer = Some(writer);

@@ -338,39 +338,17 @@ impl Pages {
         self.next_birth.fetch_max(birth, Ordering::AcqRel);
     }
 
-    /// Opens a free page for records, its element durable when it returns; none if no more than
-    /// `reserve` pages are free.
-    pub(crate) fn open_log(
-        &self,
-        log: u16,
-        kind: Kind,
-        reserve: u32,
-    ) -> Result<Option<PageWriter>> {
-        let Some(page) = self.pop_free(reserve) else { return Ok(None) };
-        self.open_log_in(page, log, kind).map(Some)
-    }
-
-    /// As [`Pages::open_log`], its element durable at this thread's next fence.
-    pub(crate) fn open_unfenced(
-        &self,
-        log: u16,
-        kind: Kind,
-        reserve: u32,
-    ) -> Result<Option<PageWriter>> {
-        let Some(page) = self.pop_free(reserve) else { return Ok(None) };
-        self.open_unfenced_in(page, log, kind).map(Some)
-    }
-
-    /// As [`Pages::open_log`], in a page that the caller has taken.
-    pub(crate) fn open_log_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
-        let writer = self.open_unfenced_in(page, log, kind)?;
+    /// Opens a page that the caller has taken off the free queue for records, its element durable when it returns.
+    pub(crate) fn open_log(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
+        let writer = self.open_unfenced(page, log, kind)?;
         if !mutant!("scmkv.page.open_flush") {
             self.persist(page)?;
         }
         Ok(writer)
     }
 
-    fn open_unfenced_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
+    /// As [`Pages::open_log`], its element durable at this thread's next fence.
+    pub(crate) fn open_unfenced(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
         let life = if mutant!("scmkv.page.same_life") { 0 } else { 1 };
         let generation = self.cell(page).generation().wrapping_add(life);
         let birth = self.next_birth.fetch_add(1, Ordering::AcqRel);

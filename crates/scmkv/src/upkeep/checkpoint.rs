@@ -294,11 +294,12 @@ impl Writing<'_> {
         let half = u64::from(store.geometry.page_size) / 2;
         let mut backoff = Backoff::new();
         for _ in 0..PATIENCE {
-            let opened =
-                store.pages.open_unfenced(0, Kind::Checkpoint, store.reserve(Demand::Insert))?;
+            if let Some(page) = store.pages.pop_free(store.reserve(Demand::Insert)) {
+                return store.pages.open_unfenced(page, 0, Kind::Checkpoint).map(Some);
+            }
             // At a close no writer appends to the logs any more.
-            if opened.is_some() || self.occasion == Occasion::Closing || self.is_ended() {
-                return Ok(opened);
+            if self.occasion == Occasion::Closing || self.is_ended() {
+                return Ok(None);
             }
             let mut state = spin::lock(&store.cleaner_state);
             // Checked under the lock: a closed store's logs are sealed.

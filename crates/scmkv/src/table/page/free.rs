@@ -87,7 +87,7 @@ impl Pages {
     }
 
     /// Takes `count` pages off the free queue, if `reserve` are left. On the medium they stay free
-    /// until [`Pages::open_log_in`].
+    /// until [`Pages::open_log`].
     pub(crate) fn take(&self, count: u32, reserve: u32) -> Option<Vec<u32>> {
         self.refresh_free();
         let mut free = self.free.lock();
