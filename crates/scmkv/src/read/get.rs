@@ -151,18 +151,19 @@ impl Reader {
     /// The large value of `view`, which was found without a lock. If the cleaner has moved an
     /// overflow record since, the slot already points at a record that names the new place. So the
     /// record is looked up again, and a record that is still in its place has lost its overflow
-    /// record. None if the record is gone.
+    /// record. None if the record is gone. Its overflow records are checked if `checked`.
     fn gather<'g>(
         &'g self,
         guard: &'g Guard,
         key: &[u8],
         mut view: View<'g>,
+        checked: bool,
     ) -> Result<Option<Whole<'g>>> {
         loop {
             if !view.header.large {
                 return Ok(Some(Whole { view, pieces: Vec::new() }));
             }
-            let lost = match self.pieces(guard, &view, self.check_reads) {
+            let lost = match self.pieces(guard, &view, checked) {
                 Ok(pieces) => return Ok(Some(Whole { view, pieces })),
                 Err(error) => error,
             };
@@ -221,7 +222,7 @@ impl Reader {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
         let found = self.gate.read(|| match self.find(guard, key, self.place(key))? {
-            Some(view) => self.gather(guard, key, view),
+            Some(view) => self.gather(guard, key, view, self.check_reads),
             None => Ok(None),
         })?;
         let Some(whole) = found else { return self.miss(visibility) };
@@ -241,21 +242,10 @@ impl Reader {
         self.see_staged(place)?;
         let guard = epoch::pin();
         self.gate.read(|| {
-            let mut found = self.find(&guard, key, place)?;
-            while let Some(view) = found {
-                self.check_record(&view)?;
-                let whole = match view.header.large {
-                    true => self.pieces(&guard, &view, true),
-                    false => return Ok(true),
-                };
-                let Err(lost) = whole else { return Ok(true) };
-                // Unless the cleaner has moved an overflow record meanwhile.
-                found = self.find(&guard, key, place)?;
-                if found.as_ref().is_some_and(|again| again.offset == view.offset) {
-                    return Err(lost);
-                }
-            }
-            Ok(false)
+            let Some(view) = self.find(&guard, key, place)? else { return Ok(false) };
+            self.check_record(&view)?;
+            // A record that is looked up again is a copy of the cleaner, which has checked it, or a new one.
+            Ok(self.gather(&guard, key, view, true)?.is_some())
         })
     }
 
@@ -339,7 +329,7 @@ impl Reader {
     ) -> Result<()> {
         for (slot, key) in views.iter_mut().zip(keys) {
             let Some(view) = slot.filter(|view| view.header.large) else { continue };
-            let whole = self.gather(guard, key, view)?;
+            let whole = self.gather(guard, key, view, self.check_reads)?;
             *slot = whole.as_ref().map(|whole| whole.view);
             large.extend(whole.filter(|whole| whole.view.header.large).map(|whole| whole.pieces));
         }
