@@ -252,12 +252,9 @@ impl Cleaner {
     /// record.
     fn take_out_misfits(&self) -> Result<bool> {
         let mut is_whole = true;
-        let mut position = Some(Position::default());
-        while let Some(here) = position {
-            let (leaf, group, next) = self.index.step(here);
-            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+        self.index.each_group(&mut |held, Position { group, .. }| {
             let guard = epoch::pin();
-            for found in self.index.slots(leaf, group)? {
+            for found in self.index.slots(held.leaf(), group)? {
                 match self.fit(&guard, &held, group, found)? {
                     Fit::Right => continue,
                     Fit::Marks(slot) => held.publish_and_flush(found.at, slot)?,
@@ -274,8 +271,8 @@ impl Cleaner {
                 }
                 self.counters.add(Count::RepairedSlots, 1);
             }
-            position = next;
-        }
+            Ok(())
+        })?;
         Ok(is_whole)
     }
 
@@ -340,18 +337,14 @@ impl Cleaner {
         &self,
         visit: &mut dyn FnMut(Leaf, Position, SlotRef, Fit),
     ) -> Result<()> {
-        let mut position = Some(Position::default());
-        while let Some(here) = position {
-            let (leaf, group, next) = self.index.step(here);
-            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+        self.index.each_group(&mut |held, here| {
             let guard = epoch::pin();
-            for found in self.index.slots(leaf, group)? {
-                let fit = self.fit(&guard, &held, group, found)?;
-                visit(leaf, Position { group, ..here }, found, fit);
+            for found in self.index.slots(held.leaf(), here.group)? {
+                let fit = self.fit(&guard, &held, here.group, found)?;
+                visit(held.leaf(), here, found, fit);
             }
-            position = next;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The newest records of all keys that no lookup finds, each with the slot that it should have.

@@ -98,11 +98,8 @@ impl Reader {
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<()> {
         self.check_history(sequence)?;
-        let mut position = Some(Position::default());
-        while let Some(here) = position {
-            let (leaf, group, next) = self.index.step(here);
+        self.index.each_group(&mut |held, Position { group, .. }| {
             let guard = epoch::pin();
-            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
             let found = self.read_group(&guard, &held, group, |_| true)?;
             drop(held);
             for Met { whole, live } in found {
@@ -112,8 +109,8 @@ impl Reader {
                     visit(Entry { key, record, sequence: newer });
                 }
             }
-            position = next;
-        }
+            Ok(())
+        })?;
         // A tombstone of a group that was still to come may have been dropped meanwhile.
         self.check_history(sequence)
     }

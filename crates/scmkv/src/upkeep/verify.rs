@@ -6,7 +6,7 @@
 
 use crate::clean::unindexed::{Kinds, unindexed};
 use crate::store::Store;
-use crate::table::index::{Position, SlotRef, Verdict};
+use crate::table::index::{SlotRef, Verdict};
 use crate::table::overflow::overflow_offsets;
 use crate::table::page::Kind as PageKind;
 use crate::table::visit::Seen;
@@ -60,22 +60,18 @@ impl Store {
         report: &mut VerifyReport,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<()> {
-        let mut position = Some(Position::default());
-        while let Some(here) = position {
-            let (leaf, group, next) = self.index.step(here);
-            if group == 0 {
-                let done = u64::from(here.y >> 16);
-                progress(Progress { stage: "checking the index", done, total: 1 << 16 });
-            }
-            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+        self.index.each_group(&mut |held, here| {
             let guard = epoch::pin();
-            for found in self.index.slots(leaf, group)? {
+            for found in self.index.slots(held.leaf(), here.group)? {
                 self.verify_slot(&guard, found, lost, report);
             }
             drop(held);
-            position = next;
-        }
-        Ok(())
+            if here.group == 0 {
+                let done = u64::from(here.y >> 16);
+                progress(Progress { stage: "checking the index", done, total: 1 << 16 });
+            }
+            Ok(())
+        })
     }
 
     /// The index, all of whose slots are sound, must have a slot for each key that has a record.

@@ -55,6 +55,24 @@ impl Index {
         (leaf, group, next)
     }
 
+    /// Shows each group, locked, with its place in the sweep.
+    ///
+    /// # Errors
+    /// As `visit`.
+    pub(crate) fn each_group<'a>(
+        &'a self,
+        visit: &mut dyn FnMut(GroupLock<'a>, Position) -> Result<()>,
+    ) -> Result<()> {
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.step(here);
+            let Some(held) = self.lock_group(leaf, here.y, group) else { continue };
+            visit(held, Position { group, ..here })?;
+            position = next;
+        }
+        Ok(())
+    }
+
     /// The used slots of a group, as they are now.
     pub(crate) fn slots(&self, leaf: Leaf, group: u32) -> Result<Vec<SlotRef>> {
         let offset = leaf.offset() + u64::from(group) * self.shape.group_bytes();
