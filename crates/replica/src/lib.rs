@@ -41,9 +41,10 @@
 //! | `members` | the nodes that take part |
 //! | `codec` | the messages between nodes |
 //! | `map` | the trait of the log and map below a node |
+//! | `ring` | the newest entries in DRAM |
 //! | `wal_baseline` | the thesis's baseline behind that trait: a log beside a map, in files or in a pool |
 //! | `log_view` | the map as consensus sees it |
-//! | `node` | `start`, `identity`, `admission`, `propose`, `draft`, `turn`, `apply`, `reads`, `room`, `transfer`, `promise` |
+//! | `node` | `start`, `identity`, `admission`, `propose`, `draft`, `turn`, `apply`, `reads`, `room`, `hold`, `transfer`, `promise` |
 //! | `engine` | the node as an engine: `core`, `effects`, `settlement`, `read`, `write`, `walk`, `follower`, `feed` |
 //!
 //! # Departures from the thesis (3.4)
@@ -59,6 +60,7 @@ mod log_view;
 mod map;
 mod members;
 mod node;
+mod ring;
 mod wal_baseline;
 
 pub use codec::{Envelope, Invalid};

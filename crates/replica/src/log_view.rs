@@ -7,13 +7,14 @@
 //! ```
 //!
 //! There is no second log. An appended entry goes to the map, where it is pending until it is applied, and to a ring
-//! in DRAM, which is bounded in bytes. Entries for a follower are read from the ring, or, if they are pending, from
-//! the map. A follower that lags behind both is sent a snapshot. After a start the ring is empty.
+//! in DRAM, which is bounded in bytes ([`Ring`]). Entries for a follower are read from the ring, or, if they are
+//! pending, from the map. A follower that lags behind both is sent a snapshot. After a start the ring is empty.
 
 use crate::codec::to_members_entry;
 use crate::entry::{Header, Kind, count_changes, decode_changes, encode_changes};
 use crate::map::ReplicaMap;
 use crate::members::{Members, NODES_MAX, NodeId, Notes};
+use crate::ring::{Ring, bytes_of};
 use bytes::Bytes;
 use coreplane_engine::{Batch, Error, Result, Ticket};
 use coreplane_mvcc::{Control, LogAppend};
@@ -22,11 +23,8 @@ use parking_lot::Mutex;
 use raft::eraftpb::{Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Bytes that an entry takes in the ring beside its data.
-const PER_ENTRY: usize = 64;
 
 /// The changes of an entry; empty for a change of members.
 fn changes_of(entry: &Entry) -> Result<Batch> {
@@ -53,10 +51,7 @@ fn has_no_changes(entry: &Entry) -> bool {
 /// The map and the ring before it.
 pub(crate) struct LogView {
     pub(crate) map: Box<dyn ReplicaMap>,
-    /// Without a gap up to the newest entry.
-    ring: VecDeque<Entry>,
-    ring_bytes: usize,
-    ring_bytes_max: usize,
+    ring: Ring,
     /// The entry before the first readable one, and its term; the last entry that the ring has dropped.
     base: (u64, u64),
     gone: (u64, u64),
@@ -71,17 +66,15 @@ pub(crate) struct LogView {
 }
 
 impl LogView {
-    /// The view of a map, with a ring of at most so many bytes.
+    /// The view of a map, with an empty ring.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the map's control record was not written by a node.
-    pub(crate) fn new(map: Box<dyn ReplicaMap>, ring_bytes_max: usize) -> Result<Self> {
+    pub(crate) fn new(map: Box<dyn ReplicaMap>, ring: Ring) -> Result<Self> {
         let control = map.control();
         let mut view = Self {
             map,
-            ring: VecDeque::new(),
-            ring_bytes: 0,
-            ring_bytes_max,
+            ring,
             base: (0, 0),
             gone: (0, 0),
             sent: BTreeMap::new(),
@@ -97,7 +90,7 @@ impl LogView {
                 Ok(term) => (control.newest, term),
                 Err(_) if mutant!("replica.damage.dropped") => {
                     view.map.roll_back(control.applied)?;
-                    return Self::new(view.map, ring_bytes_max);
+                    return Self::new(view.map, view.ring);
                 }
                 Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
                     view.is_damaged = true;
@@ -169,7 +162,7 @@ impl LogView {
                 self.gone = (last, self.term_at(last).ok_or_else(no_entry)?);
             }
             self.map.roll_back(first - 1)?;
-            self.cut_ring(first);
+            self.ring.cut(first);
         }
         let mut parts = Vec::with_capacity(entries.len());
         for entry in &entries {
@@ -184,10 +177,7 @@ impl LogView {
             changes,
         });
         self.map.append(&appends.collect::<Vec<_>>())?;
-        for entry in entries {
-            self.ring_bytes += bytes_of(&entry);
-            self.ring.push_back(entry);
-        }
+        entries.into_iter().for_each(|entry| self.ring.push(entry));
         self.note()?;
         self.shorten_ring();
         Ok(())
@@ -274,29 +264,48 @@ impl LogView {
     /// As [`LogView::new`].
     pub(crate) fn begin_again(&mut self) -> Result<()> {
         self.note()?;
-        self.cut_ring(0);
+        self.ring.cut(0);
         self.base = (self.control.applied, term_of(&self.control.applied_header)?);
         self.gone = self.base;
         Ok(())
     }
 
-    fn cut_ring(&mut self, from: u64) {
-        while self.ring.back().is_some_and(|entry| entry.index >= from) {
-            if let Some(entry) = self.ring.pop_back() {
-                self.ring_bytes -= bytes_of(&entry);
-            }
+    /// Holds the entries behind this one in the ring, as long as there is room. Pending ones that it has dropped are
+    /// read back from the map, which will not have them once they are applied.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub(crate) fn hold(&mut self, behind: Option<u64>) -> Result<()> {
+        if (behind, self.ring.held_behind) == (None, None) {
+            return Ok(());
         }
+        self.ring.held_behind = behind;
+        let applied = self.control.applied;
+        while behind.is_some_and(|behind| self.gone.0 > behind.max(applied))
+            && !mutant!("replica.ring.pending")
+        {
+            let (entry, last) = (self.read(self.gone.0)?, self.gone.0 - 1);
+            self.gone = (last, self.term_at(last).ok_or_else(no_entry)?);
+            self.ring.push_oldest(entry);
+        }
+        self.shorten_ring();
+        Ok(())
+    }
+
+    /// True if the ring has the entries behind this one without a hold.
+    pub(crate) fn keeps_all_behind(&self, index: u64) -> bool {
+        self.ring.keeps_all_behind(index)
+    }
+
+    /// True if all entries behind this one can be read.
+    pub(crate) fn has_all_behind(&self, index: u64) -> bool {
+        index >= self.base.0
     }
 
     /// Drops the oldest entries of a ring that is too long. Pending ones can be read from the map.
     fn shorten_ring(&mut self) {
-        // The newest entry stays, however long it is: watchers have to see it.
-        while self.ring_bytes > self.ring_bytes_max
-            && self.ring.len() > 1
-            && let Some(entry) = self.ring.pop_front()
-        {
-            self.ring_bytes -= bytes_of(&entry);
-            self.gone = (entry.index, entry.term);
+        if let Some(gone) = self.ring.shorten() {
+            self.gone = gone;
         }
         if self.gone.0 <= self.control.applied {
             if self.gone.0 > self.base.0 {
@@ -329,8 +338,7 @@ impl LogView {
     }
 
     fn entry(&self, index: u64) -> Result<Entry> {
-        let first = self.ring.front().map_or(u64::MAX, |entry| entry.index);
-        match index.checked_sub(first).and_then(|at| self.ring.get(at as usize)) {
+        match self.ring.get(index) {
             Some(entry) => Ok(entry.clone()),
             None => self.read(index),
         }
@@ -342,8 +350,7 @@ impl LogView {
     /// [`Error::HistoryGone`] if the ring has dropped the first.
     pub(crate) fn applied_since(&self, index: u64, bytes_max: usize) -> Result<Vec<Entry>> {
         let applied = self.control.applied;
-        let first = self.ring.front().map_or(u64::MAX, |entry| entry.index);
-        let horizon = applied.min(first - 1);
+        let horizon = applied.min(self.ring.first() - 1);
         if index < horizon && !mutant!("replica.feed.gap") {
             return Err(Error::HistoryGone { asked: index, horizon });
         }
@@ -357,9 +364,7 @@ impl LogView {
             let is_applied = entry.index <= applied || mutant!("replica.feed.early");
             is_applied && (is_first || bytes <= bytes_max)
         };
-        let skipped = index.saturating_add(1).saturating_sub(first);
-        let shown = self.ring.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX));
-        Ok(shown.take_while(is_shown).cloned().collect())
+        Ok(self.ring.behind(index).take_while(is_shown).cloned().collect())
     }
 
     /// The term of an entry, if it is known.
@@ -370,8 +375,7 @@ impl LogView {
         if index < self.base.0 || index > self.control.newest {
             return None;
         }
-        let first = self.ring.front().map_or(u64::MAX, |entry| entry.index);
-        match index.checked_sub(first).and_then(|at| self.ring.get(at as usize)) {
+        match self.ring.get(index) {
             Some(entry) => Some(entry.term),
             None => term_of(&self.map.header(index).ok()??).ok(),
         }
@@ -393,10 +397,6 @@ impl LogView {
         self.failed.borrow_mut().get_or_insert(error);
         raft::Error::Store(StorageError::Other(Box::new(source)))
     }
-}
-
-fn bytes_of(entry: &Entry) -> usize {
-    entry.data.len() + entry.context.len() + PER_ENTRY
 }
 
 fn no_entry() -> Error {

@@ -3,6 +3,7 @@
 mod admission;
 mod apply;
 mod draft;
+mod hold;
 mod identity;
 mod promise;
 mod propose;
@@ -17,6 +18,7 @@ use crate::codec::{Body, Envelope};
 use crate::log_view::{LogView, SharedView};
 use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::{NodeId, Peer};
+use crate::ring::Ring;
 use coreplane_engine::{Error, Result, Ticket, UnixMillis};
 use draft::Draft;
 use parking_lot::{Mutex, MutexGuard};
@@ -92,6 +94,8 @@ pub struct Node {
     reads_asked: BTreeMap<u64, (Open, Vec<u64>)>,
     reads_confirmed: Vec<(u64, Open, Vec<u64>)>,
     transfers: BTreeMap<NodeId, Transfer>,
+    /// Nodes that are being filled: the last entry that each has, or gets with its snapshot.
+    holds: BTreeMap<NodeId, u64>,
     /// Nodes that have refused a snapshot as too large, and ticks until they are sent another.
     unfit: BTreeMap<NodeId, usize>,
     installed: u64,
@@ -125,7 +129,7 @@ impl Node {
             // The power failed while the cluster was formed.
             map.roll_back(0)?;
         }
-        let mut view = LogView::new(map, settings.ring_bytes)?;
+        let mut view = LogView::new(map, Ring::new(settings.ring_bytes, settings.held_bytes))?;
         if view.control().newest == 0 && !view.control().is_installing && !settings.peers.is_empty()
         {
             form(&mut view, &settings)?;
@@ -164,6 +168,7 @@ impl Node {
             reads_asked: BTreeMap::new(),
             reads_confirmed: Vec::new(),
             transfers: BTreeMap::new(),
+            holds: BTreeMap::new(),
             unfit: BTreeMap::new(),
             installed: 0,
             shortage: Shortage::default(),

@@ -32,6 +32,8 @@ pub struct Settings {
     pub uncommitted_bytes: u64,
     /// Bytes of entries that are kept in DRAM for followers.
     pub ring_bytes: usize,
+    /// The same while a node is being filled, which goes on with the entries behind its snapshot.
+    pub held_bytes: usize,
     /// Bytes of records in a page of a snapshot.
     pub page_bytes: usize,
 }
@@ -51,6 +53,7 @@ impl Default for Settings {
             in_flight: 256,
             uncommitted_bytes: 64 << 20,
             ring_bytes: 16 << 20,
+            held_bytes: 512 << 20,
             page_bytes: 64 << 10,
         }
     }

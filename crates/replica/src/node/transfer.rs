@@ -6,9 +6,10 @@
 //! ```
 //!
 //! A follower that lacks entries which no node has any more is sent the applied state, in pages, each of which is
-//! answered. A lost page is sent again, and the follower asks for the page that it wants. Its pool has room for one
-//! state: so it gives up its own with the first page, and is not counted until it has the last one. Consensus has no
-//! part in this. It begins anew over the installed state, and the leader's goes on from there.
+//! answered. A lost page is sent again, and the follower asks for the page that it wants. The entries behind the
+//! snapshot are held meanwhile ([`hold`](super::hold)). The follower's pool has room for one state: so it gives up
+//! its own with the first page, and is not counted until it has the last one. Consensus has no part in this. It
+//! begins anew over the installed state, and the leader's goes on from there.
 //!
 //! A node with damaged entries does the same: it keeps the applied state until a leader sends it a snapshot
 //! ([`damage`](super::start)).
@@ -27,11 +28,11 @@ use bytes::Bytes;
 use coreplane_engine::{Error, Result};
 use coreplane_mvcc::SnapshotRecord;
 use coreplane_pmem::mutant;
-use raft::SnapshotStatus;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
+use raft::{ProgressState, SnapshotStatus};
 
 /// Election timeouts without an answer of the follower, after which its transfer is given up.
-const PATIENCE: usize = 20;
+pub(super) const PATIENCE: usize = 20;
 
 /// A snapshot that is being sent.
 pub(super) struct Transfer {
@@ -112,9 +113,15 @@ impl Node {
             self.end_transfer(to, SnapshotStatus::Failure);
             return Ok(());
         }
-        let State::Running(raw) = &self.state else { return Ok(()) };
-        let term = raw.raft.term;
         let snapshot = self.snapshot()?;
+        let State::Running(raw) = &mut self.state else { return Ok(()) };
+        let (term, end) = (raw.raft.term, snapshot.timestamp());
+        if let Some(progress) = raw.raft.mut_prs().get_mut(to)
+            && progress.state == ProgressState::Snapshot
+        {
+            // Entries were applied since consensus has asked for a snapshot: it goes on behind them.
+            progress.pending_snapshot = end;
+        }
         let page = Page {
             term,
             index: 0,
@@ -128,6 +135,7 @@ impl Node {
         let (starts, bytes) = (vec![Vec::new()], self.view().map.stats().live_bytes);
         let transfer = Transfer { snapshot, term, bytes, page, starts, ticks: 0, silent_ticks: 0 };
         self.transfers.insert(to, transfer);
+        self.begin_hold(to, end)?;
         self.send_page(to, 0)
     }
 
@@ -175,11 +183,14 @@ impl Node {
                 }
             }
         }
-        Ok(())
+        self.tend_holds()
     }
 
     fn end_transfer(&mut self, to: NodeId, status: SnapshotStatus) {
         self.transfers.remove(&to);
+        if status == SnapshotStatus::Failure {
+            self.holds.remove(&to);
+        }
         if let State::Running(raw) = &mut self.state {
             raw.report_snapshot(to, status);
         }

@@ -131,3 +131,98 @@ fn a_start_is_known_although_the_sender_of_a_snapshot_knows_less() {
         assert_eq!(table.node(2).installed(), 1, "of {kind:?}");
     }
 }
+
+/// With each page of a snapshot that a node is sent, there is a write: many more of them than the ring has. It goes
+/// on with the entries behind the first snapshot; otherwise it would be sent snapshots without an end.
+#[test]
+fn a_node_is_filled_while_writes_go_on() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (3, 3), Model::X86, |it| {
+            (it.ring_bytes, it.page_bytes) = (1000, 1);
+        });
+        table.lead(1);
+        table.part(&[3], &[1, 2]);
+        table.fill_keys(1, 30);
+        table.cut.clear();
+        let (mut pages, mut last) = (0, 0);
+        while last == 0 || table.node(3).status().applied < last {
+            let first = table.letters.first();
+            if first.is_some_and(|(_, to, bytes)| *to == 3 && bytes[KIND] == PAGE) {
+                pages += 1;
+                assert!(pages < 200, "of {kind:?}: the transfers do not end");
+                table.put(1, &[7; 200]);
+            }
+            if !table.deliver() {
+                (1..=3).for_each(|id| table.tick(id));
+            }
+            if table.node(3).installed() > 0 && last == 0 {
+                last = table.node(1).status().newest;
+            }
+        }
+        table.run(5);
+        assert_eq!(table.node(3).installed(), 1, "of {kind:?}: the first snapshot was in vain");
+        assert_eq!(table.node(3).status().applied, table.node(1).status().applied);
+        assert_eq!(table.value(3).as_deref(), Some(&[7; 200][..]), "of {kind:?}");
+    }
+}
+
+/// The same, with less room for the entries: they are dropped, and the node gets another snapshot when there are
+/// fewer writes.
+#[test]
+fn a_node_that_was_filled_in_vain_is_filled_again() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (3, 3), Model::X86, |it| {
+            (it.ring_bytes, it.held_bytes, it.page_bytes) = (1000, 2000, 1);
+        });
+        table.lead(1);
+        table.part(&[3], &[1, 2]);
+        table.fill_keys(1, 30);
+        table.cut.clear();
+        while table.node(3).installed() == 0 {
+            let first = table.letters.first();
+            if first.is_some_and(|(_, to, bytes)| *to == 3 && bytes[KIND] == PAGE) {
+                table.put(1, &[7; 200]);
+            }
+            if !table.deliver() {
+                (1..=3).for_each(|id| table.tick(id));
+            }
+        }
+        table.run(30);
+        assert_eq!(table.node(3).installed(), 2, "of {kind:?}");
+        assert_eq!(table.node(3).status().applied, table.node(1).status().applied);
+    }
+}
+
+/// The leader has pending entries that its ring has dropped when a snapshot is begun. They are behind that snapshot.
+#[test]
+fn pending_entries_are_held_for_a_node_that_is_filled() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (3, 3), Model::X86, |it| {
+            (it.ring_bytes, it.page_bytes) = (1000, 1);
+        });
+        table.lead(1);
+        table.part(&[3], &[1, 2]);
+        table.fill_keys(1, 30);
+        table.part(&[2], &[1]);
+        (0..10).for_each(|_| _ = table.put(1, &[7; 200]));
+        table.letters.clear();
+        table.cut.retain(|pair| *pair != (1, 3) && *pair != (3, 1));
+        while table.node(3).status().role != Role::Installing {
+            if !table.deliver() {
+                [1, 3].into_iter().for_each(|id| table.tick(id));
+            }
+        }
+        // They are applied while the pages are on their way.
+        table.cut.clear();
+        while table.node(1).status().applied < table.node(1).status().newest {
+            assert_eq!(table.node(3).status().role, Role::Installing);
+            table.letters.retain(|(from, to, bytes)| bytes[KIND] != PAGE || (*from, *to) != (1, 3));
+            if !table.deliver() {
+                (1..=3).for_each(|id| table.tick(id));
+            }
+        }
+        table.run(60);
+        assert_eq!(table.node(3).installed(), 1, "of {kind:?}: the first snapshot was in vain");
+        assert_eq!(table.value(3).as_deref(), Some(&[7; 200][..]), "of {kind:?}");
+    }
+}
