@@ -47,6 +47,8 @@ struct Unpersisted {
     messages: Vec<RaftMessage>,
     /// The writes include a term or a vote.
     is_term: bool,
+    /// Ticks since it is the first that waits.
+    ticks: usize,
 }
 
 /// Consensus over the map, or, while a snapshot is installed, no log at all.
@@ -247,11 +249,11 @@ impl Node {
             node.view().tick();
             node.shortage.asked_at = None;
             node.tick_identity();
-            let waits = node.is_waiting();
+            let (waits, has_stalled) = (node.is_waiting(), node.tick_writes()?);
             if let State::Running(raw) = &mut node.state
                 && !waits
             {
-                if promise::lacks(raw, &node.view) {
+                if has_stalled || promise::lacks(raw, &node.view) {
                     // It follows, and must not stand for election. It still has to notice that it hears no leader.
                     raw.raft.election_elapsed += 1;
                     if raw.raft.pass_election_timeout() {

@@ -7,15 +7,42 @@
 //!
 //! A leader sends entries before they are durable here, so that the disks of all nodes work at the same time. No
 //! message of a term is sent before that term is durable.
+//!
+//! Heartbeats wait for nothing, so a leader whose medium has stalled would lead without a result: it gives the
+//! leadership up after a while.
 
 use super::{Node, State, Unpersisted};
 use crate::codec::{Body, Envelope};
 use crate::members::NodeId;
 use coreplane_engine::{Result, Ticket};
 use coreplane_pmem::mutant;
+use raft::StateRole;
 use raft::eraftpb::{EntryType, Message as RaftMessage, MessageType};
 
+/// Election timeouts in which the oldest write that is not durable does not become so, after which the medium has
+/// stalled: enough for the sync of a long entry on a slow disk.
+const PATIENCE: usize = 20;
+
 impl Node {
+    /// A tick has passed. True if the medium has stalled, and another voter may lead: then this node leads no more,
+    /// and should not stand for election.
+    pub(super) fn tick_writes(&mut self) -> Result<bool> {
+        self.say_persisted()?;
+        let patience = PATIENCE * self.settings.election_ticks;
+        let Some(first) = self.unpersisted.front_mut() else { return Ok(false) };
+        first.ticks += 1;
+        let has_stalled = first.ticks > patience && !mutant!("replica.stall.leads");
+        let State::Running(raw) = &mut self.state else { return Ok(false) };
+        if !has_stalled || raw.raft.prs().conf().voters().ids().len() < 2 {
+            return Ok(false);
+        }
+        if raw.raft.state == StateRole::Leader {
+            let term = raw.raft.term;
+            raw.raft.become_follower(term, raft::INVALID_ID);
+        }
+        Ok(true)
+    }
+
     /// One turn: writes what consensus wants written, with one commit, and sends the messages that may be sent.
     pub(super) fn turn(&mut self) -> Result<()> {
         loop {
@@ -74,7 +101,8 @@ impl Node {
                 true => (Vec::new(), [messages, later].concat()),
                 false => (messages, later),
             };
-            self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages, is_term });
+            let (ready, ticks) = (number, 0);
+            self.unpersisted.push_back(Unpersisted { ready, ticket, messages, is_term, ticks });
             self.send_all(at_once)?;
             for state in read_states {
                 self.confirm_read(&state.request_ctx, state.index);

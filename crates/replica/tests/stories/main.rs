@@ -3,6 +3,7 @@
 mod pools;
 mod promise;
 mod room;
+mod stall;
 mod table;
 mod terms;
 mod transfers;

@@ -107,6 +107,11 @@ impl Device {
         self.failing = Some(0);
     }
 
+    /// Takes no more steps by itself.
+    pub(super) fn stall(&mut self) {
+        self.rests = usize::MAX;
+    }
+
     pub(super) fn error(&self) -> Option<&SyncError> {
         self.rounds.error()
     }

@@ -132,6 +132,11 @@ impl Sim {
         self.recorder.fail_syncs();
     }
 
+    /// From now on a sync ends only when a thread waits for it ([`Model::File`]).
+    pub fn stall_syncs(&self) {
+        self.recorder.stall_syncs();
+    }
+
     /// The loads so far of bytes that another thread had not made durable.
     pub fn early_reads(&self) -> Vec<EarlyRead> {
         let (_, early) = self.machine();

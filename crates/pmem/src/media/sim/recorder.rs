@@ -146,6 +146,13 @@ impl Recorder {
         }
     }
 
+    /// From now on a sync ends only when a thread waits for it.
+    pub(super) fn stall_syncs(&self) {
+        if let Some(state) = &self.state {
+            state.lock().devices.iter_mut().for_each(Device::stall);
+        }
+    }
+
     /// Waits for the sync of `generation`; while it waits, the thread steps the device and lets other threads run.
     fn wait(&self, space: usize, generation: u64) -> Result<(), SyncError> {
         loop {

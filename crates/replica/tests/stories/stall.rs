@@ -1,0 +1,69 @@
+//! A medium whose sync does not return.
+
+use crate::table::Table;
+use coreplane_mvcc::MapKind;
+use coreplane_pmem::media::sim::Model;
+use coreplane_replica::Role;
+
+/// Ticks in which a leader with a medium that has stalled gives the leadership up, and another node is elected.
+const LONG: usize = 400;
+
+/// The medium of this node completes its sync.
+fn sync(table: &mut Table, id: u64) {
+    for _ in 0..3 {
+        table.node(id).with_map(|map| map.wait_durable(map.commit().unwrap()).unwrap());
+        table.node(id).persisted().unwrap();
+        table.hear(id);
+    }
+}
+
+/// A tick of all nodes, of which the media of these work.
+fn run(table: &mut Table, ticks: usize, working: &[u64]) {
+    for _ in 0..ticks {
+        let all: Vec<u64> = table.seats.keys().copied().collect();
+        all.into_iter().for_each(|id| table.tick(id));
+        working.iter().for_each(|id| sync(table, *id));
+        while table.deliver() {
+            if table.letters.is_empty() {
+                working.iter().for_each(|id| sync(table, *id));
+            }
+        }
+    }
+}
+
+/// The heartbeats of a leader do not wait for its medium.
+#[test]
+fn a_leader_whose_medium_has_stalled_leads_no_more() {
+    let mut table = Table::with(MapKind::List, (3, 3), Model::File, |_| {});
+    run(&mut table, 60, &[1, 2, 3]);
+    let first = table.leader().expect("a leader");
+    table.put(first, b"before");
+    run(&mut table, 5, &[1, 2, 3]);
+    let others: Vec<u64> = (1..=3).filter(|id| *id != first).collect();
+    table.seat(first).sim.stall_syncs();
+    let lost = table.put(first, b"stalled");
+    run(&mut table, LONG, &others);
+    assert!(!table.seats[&first].settled.contains(&lost));
+    assert_eq!(table.node(first).status().role, Role::Follower);
+    let next = table.leader().expect("another leader");
+    assert_eq!(table.node(first).status().leader, Some(next));
+    let number = table.put(next, b"after");
+    run(&mut table, 5, &others);
+    assert!(table.seats[&next].settled.contains(&number), "the others go on without it");
+    run(&mut table, 20, &[1, 2, 3]);
+    assert_eq!(table.value(first).as_deref(), Some(&b"after"[..]));
+}
+
+/// There is nobody to take its place: it goes on when its medium does.
+#[test]
+fn the_only_voter_leads_on_although_its_medium_has_stalled() {
+    let mut table = Table::with(MapKind::List, (1, 1), Model::File, |_| {});
+    run(&mut table, 60, &[1]);
+    table.seat(1).sim.stall_syncs();
+    let number = table.put(1, b"stalled");
+    run(&mut table, LONG, &[]);
+    assert!(!table.seats[&1].settled.contains(&number));
+    assert_eq!(table.node(1).status().role, Role::Leader);
+    run(&mut table, 1, &[1]);
+    assert!(table.seats[&1].settled.contains(&number));
+}
