@@ -84,10 +84,9 @@ impl Node {
         }
         if let Some(ticks) = self.silence.get_mut(&from) {
             *ticks = 0;
-            // Replaces what was heard of another pool with this number: that pool must not take the member's place
-            // later.
-            self.heard.insert(from, (envelope.identity, true));
         }
+        // Replaces what was heard of another pool with this number: that pool must not take the member's place later.
+        self.heard.insert(from, (envelope.identity, true));
         Ok(true)
     }
 
@@ -317,6 +316,10 @@ impl Node {
             && self.propose_name(mix(self.life).max(1)).is_ok()
         {
             self.named_in = term;
+        }
+        if self.silence.is_empty() && !mutant!("replica.identity.past") {
+            // A leadership begins. Other pools that were heard of before may be gone; one that is there says so again.
+            self.heard.retain(|node, _| !notes.members.has(*node));
         }
         notes.peers.iter().for_each(|peer| *self.silence.entry(peer.node).or_default() += 1);
         let patience = 2 * self.settings.election_ticks;

@@ -350,6 +350,36 @@ fn a_stranger_does_not_take_the_place_of_a_member() {
     }
 }
 
+/// A pool with the number of a member was heard of, and is gone. Much later the member is away for a while, and
+/// another node is elected meanwhile.
+#[test]
+fn a_stranger_of_the_past_does_not_take_the_place_of_a_member() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        table.put(1, b"before");
+        table.run(5);
+        let stranger = Table::with(kind, (3, 3), Model::X86, |it| it.identity += 100);
+        let stranger = stranger.seats.into_iter().find(|it| it.0 == 3).expect("a seat").1;
+        table.seats.insert(STRANGER, stranger);
+        for _ in 0..20 {
+            table.tick(STRANGER);
+            table.run(1);
+        }
+        table.seats.remove(&STRANGER);
+        table.run(5);
+        table.part(&[3], &[1, 2]);
+        table.lead(2);
+        table.run(100);
+        table.cut.clear();
+        table.run(30);
+        assert_eq!(table.leader(), Some(2));
+        let status = table.node(2).status();
+        assert_eq!((status.members.voters.len(), status.members.joining.len()), (3, 0));
+        assert_eq!(table.node(3).installed(), 0, "of {kind:?}: it was given up");
+    }
+}
+
 /// All peers of a new cluster have to be present, and new, before the first leader is elected.
 #[test]
 fn a_new_cluster_waits_for_all_its_nodes() {

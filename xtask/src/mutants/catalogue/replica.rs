@@ -82,6 +82,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.ring.unheld", "entries behind a snapshot are dropped", STORIES),
     Mutant::new("replica.ring.pending", "pending entries behind a snapshot are dropped", STORIES),
     Mutant::new("replica.stall.leads", "a leader whose medium has stalled leads on", STORIES),
+    Mutant::new("replica.identity.past", "a pool that is gone replaces a member", STORIES),
     Mutant::new("replica.snapshot.pinned", "all is given up beside a state that stays", STORIES),
     Mutant::new("replica.term.last", "a term is taken after which there is none", STORIES),
     Mutant::new("replica.install.vote", "a node that installs forgets its vote", WORLD),
