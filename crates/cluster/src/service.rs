@@ -13,7 +13,7 @@ use mio::event::Event;
 use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -21,14 +21,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Tokens of links, behind that of the listener; the tokens of incoming connections are behind these.
-const LINKS: usize = 1 << 12;
-/// The most connections without a hello: the oldest one ends when there are more.
+/// The tokens of the listener and, behind it, of the links; those of incoming connections are behind these. So many
+/// nodes are known at most, since peers and strangers may name any number.
+const LINKS: usize = 64;
+/// The most connections without a hello: the oldest one ends when there are more. Also the most nodes of other
+/// clusters that are named.
 const STRANGERS_MAX: usize = 64;
 /// The most connections that are accepted at once. The next tick accepts more.
 const ACCEPTED_MAX: usize = 64;
 /// The bytes that are read at once.
 const PIECE: usize = 64 << 10;
+/// The pieces that are read of a connection in a turn: a peer that sends without an end delays the others no longer.
+const PIECES_MAX: usize = 64;
 /// The most ticks that are made up for: a node that was paused has not been without a leader for all that time.
 const TICKS_MAX: u32 = 3;
 /// The largest part of a tick that goes into the sweep of expired records, while there are many.
@@ -93,6 +97,8 @@ pub struct Service {
     tokens: Range<usize>,
     links: BTreeMap<NodeId, (usize, Link)>,
     incoming: Slab<Receiver>,
+    /// Incoming connections with more than was read.
+    unread: BTreeSet<usize>,
     /// The process from which each node has said hello.
     runs: BTreeMap<NodeId, u64>,
     /// More is durable.
@@ -136,6 +142,7 @@ impl Service {
             tokens: 0..0,
             links: BTreeMap::new(),
             incoming: Slab::new(),
+            unread: BTreeSet::new(),
             runs: BTreeMap::new(),
             is_persisted: Arc::default(),
             next_tick: Instant::now(),
@@ -204,14 +211,14 @@ impl Service {
         }
     }
 
-    /// Reads everything that has arrived on a connection, and takes its frames.
+    /// Reads what has arrived on a connection, and takes its frames. If it is very much, the next turn reads on.
     fn read(&mut self, registry: &Registry, key: usize) {
         let mut piece = [0; PIECE];
-        loop {
+        for number in 1..=PIECES_MAX {
             let Some(incoming) = self.incoming.get_mut(key) else { return };
             let read = incoming.read(&mut piece);
             // Of a stranger no more is read before its first frames are taken.
-            if matches!(read, Piece::Some) && incoming.id.is_some() {
+            if matches!(read, Piece::Some) && incoming.id.is_some() && number < PIECES_MAX {
                 continue;
             }
             let input = incoming.take_input();
@@ -227,6 +234,7 @@ impl Service {
                 return;
             }
         }
+        self.unread.insert(key);
     }
 
     /// Takes the whole frames: the number of their bytes.
@@ -259,7 +267,13 @@ impl Service {
                 let own = self.replica.cluster();
                 if own != 0 && hello.cluster != 0 && own != hello.cluster {
                     let address = SocketAddr::new(ip, hello.peer_port);
-                    self.directory.nodes.lock().strangers.insert(address, hello.id);
+                    let strangers = &mut self.directory.nodes.lock().strangers;
+                    if strangers.len() < STRANGERS_MAX {
+                        strangers.insert(address, hello.id);
+                    }
+                    return Err(());
+                }
+                if self.runs.len() >= LINKS && !self.runs.contains_key(&hello.id) {
                     return Err(());
                 }
                 incoming.id = Some(hello.id);
@@ -399,7 +413,10 @@ impl PolledService for Service {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        Some(self.next_tick)
+        match self.unread.is_empty() {
+            true => Some(self.next_tick),
+            false => Some(Instant::now()),
+        }
     }
 
     fn begin_turn(&mut self, registry: &Registry, now: Instant) {
@@ -407,6 +424,8 @@ impl PolledService for Service {
             let done = self.replica.persisted();
             self.note(done);
         }
+        let unread = std::mem::take(&mut self.unread);
+        unread.into_iter().for_each(|key| self.read(registry, key));
         self.tick(registry, now);
         self.directory.refresh();
     }

@@ -2,10 +2,10 @@
 
 mod node;
 
-use node::{Node, Outcome, free_address, hello_of, listen};
-use std::io::Write;
+use node::{Node, Outcome, PATIENCE, frame_of, free_address, hello_of, listen};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An address at which attempts to connect get no answer: so many wait already that no more are taken.
 struct Silence {
@@ -76,5 +76,68 @@ fn a_peer_that_is_not_at_the_address_of_its_hello_is_reached_at_the_earlier_one(
     // Its hello; the length and the ports are its own.
     let expected = hello_of(1, 1, node.at.port());
     assert_eq!(bytes.get(4..37), expected.get(4..37));
+    Ok(())
+}
+
+/// A peer names many nodes, all at one address: connections are made to a few dozen of them.
+#[test]
+fn a_peer_may_not_name_any_number_of_nodes() -> Outcome {
+    let (named, own) = (listen()?, listen()?);
+    let mut node = Node::start(1, free_address()?, own.local_addr()?, None)?;
+    named.set_nonblocking(true)?;
+    let mut connections = Vec::new();
+    for round in 0..4 {
+        let numbers = (0..60).map(|number| 100 + 60 * round + number);
+        let names: Vec<String> = numbers
+            .map(|number| Ok(format!("{number}={}", named.local_addr()?)))
+            .collect::<Outcome<_>>()?;
+        let hello = hello_of(2, 7, own.local_addr()?.port());
+        let body = [&hello[5..], names.join(",").as_bytes()].concat();
+        let mut stream = TcpStream::connect(node.at)?;
+        stream.write_all(&frame_of(hello[4], &body))?;
+        // The next hello of this node ends the connection of the one before.
+        let least = if round == 0 { 60 } else { 0 };
+        let since = Instant::now();
+        let mut quiet = 0;
+        while connections.len() < least || quiet < 100 {
+            node.turn()?;
+            quiet += 1;
+            while let Ok((stream, _)) = named.accept() {
+                connections.push(stream);
+                quiet = 0;
+            }
+            assert!(since.elapsed() < PATIENCE, "they are not reached");
+        }
+    }
+    assert!(connections.len() < 64, "{} connections", connections.len());
+    Ok(())
+}
+
+/// One process says hello with many numbers: only a few dozen of them are taken for nodes.
+#[test]
+fn a_process_may_not_be_any_number_of_nodes() -> Outcome {
+    let own = listen()?;
+    let mut node = Node::start(1, free_address()?, own.local_addr()?, None)?;
+    let mut streams = Vec::new();
+    for id in 2..=100 {
+        let mut stream = TcpStream::connect(node.at)?;
+        stream.write_all(&hello_of(id, 7, own.local_addr()?.port()))?;
+        stream.set_nonblocking(true)?;
+        streams.push(stream);
+        node.turn()?;
+    }
+    let is_open = |mut stream: &TcpStream| match stream.read(&mut [0]) {
+        Ok(_) => false,
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    };
+    node.until(|| {
+        streams.retain(|stream| is_open(stream));
+        (streams.len() <= 64).then_some(())
+    })?;
+    for _ in 0..100 {
+        node.turn()?;
+    }
+    streams.retain(|stream| is_open(stream));
+    assert_eq!(streams.len(), 64);
     Ok(())
 }

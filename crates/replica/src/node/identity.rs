@@ -33,6 +33,8 @@ use raft::eraftpb::MessageType;
 
 /// Entries that a node may lack when it becomes a voter.
 const LAG_MAX: u64 = 64;
+/// The most nodes that are greeted because others have named them as the leader.
+const TOLD_OF_MAX: usize = 16;
 
 impl Node {
     /// True if the message is from the node that it names; notes a new start.
@@ -160,7 +162,7 @@ impl Node {
         if knows_none || known == (self.start, self.life) {
             self.greeted.insert(from);
         }
-        if hello.leader != 0 {
+        if hello.leader != 0 && self.told_of.len() < TOLD_OF_MAX {
             self.told_of.insert(hello.leader);
         }
         let known = self.view().notes().peer(from);
