@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 
 /// Most bytes of a frame: an entry, or a record of a snapshot, and its headers.
 pub(crate) const FRAME_MAX: usize = 2 * ENTRY_BYTES_MAX + (1 << 20);
+/// So many bytes of a longer frame are a sign of life: heartbeats wait behind it.
+pub(crate) const PART: usize = 256 << 10;
 /// Most bytes of a hello. A connection has no larger frame before it.
 pub(crate) const HELLO_MAX: usize = 8 << 10;
 /// The most nodes that a hello names.

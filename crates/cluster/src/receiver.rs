@@ -3,7 +3,7 @@
 //! A process that connects may be a stranger. Before its hello it has a small buffer and a deadline, and in a cluster
 //! with a password it gets no further than the handshake.
 
-use crate::frame::{FRAME_MAX, Frame, HELLO_MAX, extent};
+use crate::frame::{FRAME_MAX, Frame, HELLO_MAX, PART, extent};
 use crate::handshake::{Acceptor, Party};
 use crate::refusal::Fault;
 use crate::secret::{SEAL_LEN, Secret, Session};
@@ -22,6 +22,8 @@ pub(crate) struct Receiver {
     pub(crate) stream: TcpStream,
     pub(crate) ip: IpAddr,
     input: Vec<u8>,
+    /// The bytes of the input when a part of a frame last counted as a sign of life.
+    heard: usize,
     /// The sender, once it has said hello.
     pub(crate) id: Option<NodeId>,
     stage: Stage,
@@ -66,7 +68,7 @@ impl Receiver {
     ) -> io::Result<Self> {
         let acceptor = secret.map(|secret| Acceptor::new(secret, own)).transpose()?;
         let stage = acceptor.map_or(Stage::Plain, |acceptor| Stage::Proof(Box::new(acceptor)));
-        Ok(Self { stream, ip, input: Vec::new(), id: None, stage, since: Instant::now() })
+        Ok(Self { stream, ip, input: Vec::new(), heard: 0, id: None, stage, since: Instant::now() })
     }
 
     /// True if it has taken too long to say hello.
@@ -116,6 +118,16 @@ impl Receiver {
     pub(crate) fn put_back(&mut self, mut input: Vec<u8>, taken: usize) {
         input.drain(..taken);
         self.input = input;
+    }
+
+    /// True if the input has another [`PART`] of a frame that is incomplete.
+    pub(crate) fn has_part(&mut self) -> bool {
+        let len = self.input.len();
+        let has_part = len >= self.heard + PART;
+        if has_part || len < self.heard {
+            self.heard = len;
+        }
+        has_part
     }
 
     /// The length of the frame at the beginning of `bytes`, and that of its seal, which is right; none if they are

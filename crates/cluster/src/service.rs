@@ -227,6 +227,9 @@ impl Service {
                 (Ok(at), Piece::Some | Piece::All) => {
                     let Some(incoming) = self.incoming.get_mut(key) else { return };
                     incoming.put_back(input, at);
+                    if let Some(id) = incoming.id.filter(|_| incoming.has_part()) {
+                        self.replica.hear_part(id);
+                    }
                 }
                 _ => return self.close(registry, key),
             }
@@ -437,6 +440,11 @@ impl PolledService for Service {
             }
         }
         let now = Instant::now();
-        self.links.values_mut().for_each(|(_, link)| link.flush(registry, now));
+        for (id, (_, link)) in &mut self.links {
+            link.flush(registry, now);
+            if link.has_sent_part() {
+                self.replica.note_part_taken(*id);
+            }
+        }
     }
 }

@@ -44,7 +44,7 @@
 //! | `ring` | the newest entries in DRAM |
 //! | `wal_baseline` | the thesis's baseline behind that trait: a log beside a map, in files or in a pool |
 //! | `log_view` | the map as consensus sees it |
-//! | `node` | `start`, `identity`, `admission`, `propose`, `draft`, `turn`, `apply`, `reads`, `room`, `hold`, `transfer`, `promise` |
+//! | `node` | `start`, `identity`, `admission`, `propose`, `draft`, `turn`, `apply`, `reads`, `room`, `hold`, `transfer`, `presence`, `promise` |
 //! | `engine` | the node as an engine: `core`, `effects`, `settlement`, `read`, `write`, `walk`, `follower`, `feed` |
 //!
 //! # Departures from the thesis (3.4)

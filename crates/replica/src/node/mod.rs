@@ -5,6 +5,7 @@ mod apply;
 mod draft;
 mod hold;
 mod identity;
+mod presence;
 mod promise;
 mod propose;
 mod reads;

@@ -1,6 +1,7 @@
 //! Stories of a cluster, message by message: cases that a random world meets too seldom.
 
 mod pools;
+mod presence;
 mod promise;
 mod room;
 mod stall;

@@ -1,0 +1,54 @@
+//! Messages that are on their way for a long time.
+
+use crate::table::Table;
+use coreplane_mvcc::MapKind;
+
+/// Ticks in which nodes that hear nothing of each other elect another leader.
+const LONG: usize = 100;
+
+/// All messages of the leader wait behind a long one, whose parts arrive.
+#[test]
+fn a_leader_whose_message_is_long_leads_on() {
+    let mut table = Table::new(MapKind::List, (3, 3));
+    table.lead(1);
+    let term = table.node(1).status().term;
+    let number = table.put(1, &[7; 3000]);
+    let mut waiting = Vec::new();
+    for tick in 0..LONG {
+        (1..=3).for_each(|id| table.tick(id));
+        waiting.extend(table.letters.extract_if(.., |(from, _, _)| *from == 1));
+        while table.deliver() {
+            waiting.extend(table.letters.extract_if(.., |(from, _, _)| *from == 1));
+        }
+        if tick % 5 == 0 {
+            table.node(2).hear_part(1);
+            table.node(3).hear_part(1);
+            table.node(1).note_part_taken(2);
+            table.node(1).note_part_taken(3);
+        }
+    }
+    table.letters = waiting;
+    table.run(5);
+    assert_eq!((table.leader(), table.node(1).status().term), (Some(1), term));
+    assert!(table.seats[&1].settled.contains(&number));
+}
+
+/// A long message of another node is no sign of the leader, and one that a node takes is no acknowledgement.
+#[test]
+fn parts_of_other_messages_are_no_signs() {
+    let mut table = Table::new(MapKind::List, (3, 3));
+    table.lead(1);
+    table.part(&[1], &[2, 3]);
+    let number = table.put(1, b"unheard");
+    let read = table.node(1).read().expect("it leads");
+    for _ in 0..LONG {
+        (1..=3).for_each(|id| table.tick(id));
+        table.node(2).hear_part(3);
+        table.node(3).hear_part(2);
+        table.node(1).note_part_taken(2);
+        while table.deliver() {}
+    }
+    assert!(table.leader().is_some_and(|leader| leader != 1), "nobody was elected");
+    assert!(!table.seats[&1].settled.contains(&number));
+    assert!(!table.seats[&1].reads.contains(&read));
+}
