@@ -399,7 +399,11 @@ fn with_damaged(mut missing: Vec<Missing>, hurt: &[(Position, DamagedKey)]) -> V
         }
     }
     let alone = newest.into_iter();
-    missing.extend(alone.map(|(key, (sequence, has))| Missing { key: key.to_vec(), sequence, has }));
+    missing.extend(alone.map(|(key, (sequence, has))| Missing {
+        key: key.to_vec(),
+        sequence,
+        has,
+    }));
     missing
 }
 
