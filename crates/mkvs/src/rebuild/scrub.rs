@@ -207,10 +207,15 @@ impl Rebuild {
         if is_alike(&healths) {
             return Ok(());
         }
-        if self.keyspace.in_flight.sure_of(group.number, members, |it| it == key) != members {
-            // Some device has an older record, perhaps of a key that was deleted since.
-            if !scrubbed.indeterminate.iter().any(|doubt| doubt == key) {
-                scrubbed.indeterminate.push(key.to_vec());
+        let sure = self.keyspace.in_flight.sure_of(group.number, members, |it| it == key);
+        if sure != members {
+            // Some device has an older record, perhaps of a key that was deleted since. Of no use is one that is sure
+            // and cannot show it.
+            let mut of_sure = healths.iter().filter(|(device, _)| sure & 1 << *device != 0);
+            let is_lost = of_sure.all(|(_, health)| *health == Health::Damaged);
+            let noted = if is_lost { &mut scrubbed.lost } else { &mut scrubbed.indeterminate };
+            if !noted.iter().any(|known| known == key) {
+                noted.push(key.to_vec());
             }
             return Ok(());
         }

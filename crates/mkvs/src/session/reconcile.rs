@@ -377,13 +377,18 @@ fn change_of(engine: &dyn StorageEngine, key: &[u8]) -> Result<Change> {
 }
 
 /// Adds the damaged records that are newer than what the others have, so that the others' record replaces them: given
-/// with its own sequence, it would count as older.
-fn with_damaged(mut missing: Vec<Missing>, hurt: &[(Position, DamagedKey)]) -> Vec<Missing> {
+/// with its own sequence, it would count as older. Only those of keys whose others suffice: for the rest the newest of
+/// the others' records goes to all of them, and the key is lost.
+fn with_damaged(
+    mut missing: Vec<Missing>,
+    hurt: &[(Position, DamagedKey)],
+    is_sure: impl Fn(&KeyRange) -> bool,
+) -> Vec<Missing> {
     if mutant!("mkvs.reconcile.damaged_stays") {
         return missing;
     }
     let mut newest = BTreeMap::<&[u8], (u64, Devices)>::new();
-    for (at, it) in hurt {
+    for (at, it) in hurt.iter().filter(|(_, it)| is_sure(&it.within)) {
         let Some(key) = key_of(&it.within) else { continue };
         let known = newest.entry(key).or_default();
         if it.sequence > known.0 {
@@ -399,11 +404,8 @@ fn with_damaged(mut missing: Vec<Missing>, hurt: &[(Position, DamagedKey)]) -> V
         }
     }
     let alone = newest.into_iter();
-    missing.extend(alone.map(|(key, (sequence, has))| Missing {
-        key: key.to_vec(),
-        sequence,
-        has,
-    }));
+    missing
+        .extend(alone.map(|(key, (sequence, has))| Missing { key: key.to_vec(), sequence, has }));
     missing
 }
 
@@ -441,7 +443,7 @@ fn reconcile_members(
     let all = members.set();
     let is_sure = |range: &KeyRange| quorum.suffices(all & !unsure.overlapping(range));
     lost.doubts = doubts.into_iter().filter(|doubt| !is_sure(doubt)).collect();
-    let missing = with_damaged(missing, &hurt);
+    let missing = with_damaged(missing, &hurt, is_sure);
     let (total, mut proven) = (missing.len() as u64, Vec::new());
     for (done, Missing { key, sequence, has }) in (0..).zip(missing) {
         progress(Progress { stage: "reconciling members", done, total });
@@ -470,8 +472,9 @@ fn reconcile_members(
     };
     let unknown = hurt.into_iter().filter(|(at, it)| !is_proven(at, it) && !is_sure(&it.within));
     for (_, it) in unknown {
-        if lost.hurt.iter().all(|known| known.within != it.within) {
-            lost.hurt.push(it);
+        match lost.hurt.iter_mut().find(|known| known.within == it.within) {
+            Some(known) => known.sequence = known.sequence.max(it.sequence),
+            None => lost.hurt.push(it),
         }
     }
     Ok(members.full)

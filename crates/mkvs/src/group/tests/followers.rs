@@ -65,7 +65,7 @@ fn a_write_that_is_taken_back_is_on_no_follower_later() {
     let around = Arc::new(Lags::default());
     let lags = Intercepted { engine: Arc::clone(&follower), around: Arc::clone(&around) };
     let in_flight = Arc::new(InFlight::new());
-    let group = pair([Arc::new(lags), Arc::clone(&primary)], &in_flight, Box::new(|_, _| Ok(())));
+    let group = pair([Arc::new(lags), Arc::clone(&primary)], &in_flight, true);
     let options = WriteOptions { sequence: Some(group.draw(None)), ..WriteOptions::default() };
     let (key, put) = (b"key", Some((b"value".as_slice(), None)));
     let decision =
