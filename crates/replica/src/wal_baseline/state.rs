@@ -44,7 +44,7 @@ impl State {
         self.len
     }
 
-    /// Approximate bytes of all versions.
+    /// Approximate bytes of the newest version of each key: those that a checkpoint of now would have.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -70,21 +70,17 @@ impl State {
             Some(versions) => {
                 let last = versions.last().filter(|it| it.value.is_some());
                 self.len = self.len + u64::from(is_live) - u64::from(last.is_some());
+                self.bytes += bytes;
+                self.bytes -= versions.last().map_or(0, |it| bytes_of(key, it));
                 let is_seen = versions.last().is_some_and(|it| it.timestamp <= newest_pin);
                 if is_seen {
                     versions.push(version);
-                    self.bytes += bytes;
                     self.old.push_back((timestamp, Box::from(key)));
                     return;
                 }
-                if let Some(replaced) = versions.pop() {
-                    self.bytes -= bytes_of(key, &replaced);
-                }
+                let _replaced = versions.pop();
                 match is_live || !versions.is_empty() {
-                    true => {
-                        versions.push(version);
-                        self.bytes += bytes;
-                    }
+                    true => versions.push(version),
                     false => _ = self.records.remove(key),
                 }
             }
@@ -98,8 +94,7 @@ impl State {
             let Some(versions) = self.records.get_mut(&key) else { continue };
             // Keeps the last one that the oldest pin sees, and those after it.
             let seen = versions.iter().rposition(|it| it.timestamp <= oldest).unwrap_or(0);
-            let dropped: u64 = versions.drain(..seen).map(|it| bytes_of(&key, &it)).sum();
-            self.bytes -= dropped;
+            versions.drain(..seen);
             if versions.len() == 1 && versions.first().is_some_and(|it| it.value.is_none()) {
                 self.records.remove(&key);
             }
@@ -256,7 +251,7 @@ mod tests {
         let pair = |key: &[u8], value: &[u8]| (key.to_vec(), value.to_vec());
         assert_eq!(all(&first), [pair(b"a", b"1"), pair(b"b", b"2")]);
         assert_eq!(all(&second), [pair(b"a", b"3"), pair(b"c", b"5")]);
-        assert_eq!(state.read().len(), 1);
+        assert_eq!((state.read().len(), state.read().bytes()), (1, 2 + RECORD_BYTES));
         drop(first);
         put(&state, 8, b"d", b"8");
         assert_eq!(all(&second), [pair(b"a", b"3"), pair(b"c", b"5")]);
