@@ -23,8 +23,8 @@ fn element_of(page: usize) -> usize {
     page / 64 * 64 * PAGE as usize + 2048 + 32 * (page % 64)
 }
 
-/// A store whose process was killed, with an unreadable page: the last one of this kind. The number of the page.
-fn after(placement: Placement, kind: u8) -> (Sim, usize) {
+/// The memory of a store whose process was killed.
+fn killed(placement: Placement) -> Sim {
     let sim = Sim::new(&sim_options(None)).expect("memory");
     let space = Arc::clone(sim.space());
     let store = Scmkv::simulated_create(space, Geometry::TINY, placement, options(false));
@@ -34,6 +34,12 @@ fn after(placement: Placement, kind: u8) -> (Sim, usize) {
     }
     store.checkpoint().expect("checkpoint");
     drop(store);
+    sim
+}
+
+/// A store whose process was killed, with an unreadable page: the last one of this kind. The number of the page.
+fn after(placement: Placement, kind: u8) -> (Sim, usize) {
+    let sim = killed(placement);
     let image = sim.crash(Eviction::Everything);
     let is_of = |page: &usize| image.bytes()[element_of(*page)] & 0xf == kind;
     let page = (0..PAGES as usize).rev().find(is_of).expect("a page of this kind");
@@ -65,4 +71,13 @@ fn an_open_names_an_unreadable_page_of_the_index_or_the_page_table() {
         assert_eq!(offset, page as u64 * PAGE, "{kind}");
         assert!(what.contains("unreadable"), "{kind}: {what}");
     }
+}
+
+#[test]
+fn an_open_names_unreadable_bytes_behind_the_header() {
+    let before = killed(Placement::Pool);
+    let sim = Sim::after(before.space(), &sim_options(Some(2048..PAGE))).expect("memory");
+    let opened = Scmkv::simulated_open(Arc::clone(sim.space()), options(false)).map(drop);
+    let Err(Error::Corrupt { offset, what }) = opened else { panic!("{opened:?}") };
+    assert!(offset < PAGE && what.contains("unreadable"), "{offset}: {what}");
 }

@@ -179,7 +179,9 @@ impl Cleaner {
             if filling > 0 {
                 own.seal(self)?;
                 state.log().seal(self)?;
-                return Ok(self.pick_worthy(state));
+                if let Some(page) = self.pick_worthy(state) {
+                    return Ok(Some(page));
+                }
             }
         }
         // The others are in the pages that logs which are not in use have open.

@@ -101,6 +101,10 @@ impl Cell {
 /// # Errors
 /// If it cannot.
 pub(crate) fn check_loads(space: &Space, page: u32) -> Result<()> {
+    // Which of its bytes cannot be read takes longer to tell.
+    if space.can_load(page..page + 1) {
+        return Ok(());
+    }
     match space.probe_loads(page) {
         Err(lost) if !mutant!("scmkv.open.unprobed") => {
             Err(Error::Corrupt { offset: lost.offset, what: "unreadable (poisoned)".to_owned() })
@@ -312,8 +316,8 @@ impl Pages {
     /// If one cannot be read.
     pub(crate) fn claim_table(&self, formatted: u32) -> Result<()> {
         for page in (0..formatted).filter(|page| self.is_table(*page)) {
+            check_loads(&self.space, page)?;
             if self.word(self.element_offset(page)).is_err() {
-                check_loads(&self.space, page)?;
                 self.claim(page, Claim::WordsAsStored)?;
             }
         }

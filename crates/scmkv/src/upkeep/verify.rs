@@ -65,7 +65,8 @@ impl Store {
             for found in self.index.slots(held.leaf(), here.group)? {
                 self.verify_slot(&guard, found, lost, report);
             }
-            drop(held);
+            // What is told may take as long as it likes.
+            drop((guard, held));
             if here.group == 0 {
                 let done = u64::from(here.y >> 16);
                 progress(Progress { stage: "checking the index", done, total: 1 << 16 });

@@ -193,13 +193,10 @@ impl Index {
                 }
             }
             vacant = vacant.or_else(|| Some(offset + bucket.first_free()?));
-            if bucket.has_empty() {
-                if !whole {
-                    break;
-                }
-                if !mutant!("scmkv.recover.hole") {
-                    hole = hole.or_else(|| Some(offset + bucket.first_empty()?));
-                }
+            if whole && !mutant!("scmkv.recover.hole") {
+                hole = hole.or_else(|| Some(offset + bucket.first_empty()?));
+            } else if !whole && bucket.has_empty() {
+                break;
             }
         }
         Ok(hole.or(vacant).map_or(Probe::Full, |at| Probe::Vacant { at }))
