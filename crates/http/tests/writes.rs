@@ -345,8 +345,9 @@ fn names_are_suggested() -> Outcome<()> {
 
 #[test]
 fn queries_are_bounded() -> Outcome<()> {
+    // Room for a hundred samples, and for a series and its group.
     let options =
-        Options { query_bytes_max: 16 * 100, query_buckets_max: 50, ..Options::default() };
+        Options { query_bytes_max: 16 * 120, query_buckets_max: 50, ..Options::default() };
     let served = Served::start(options)?;
     let lines: String = (1..=200).map(|at| format!("m,a=b value={at} {at}\n")).collect();
     assert_eq!(write(&served, "db=opentsdb&precision=s", &lines)?, WRITTEN);
