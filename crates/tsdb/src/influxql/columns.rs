@@ -5,6 +5,7 @@ use super::budget::{Budget, Fallible};
 use super::evaluate::{Formula, math};
 use super::function::{Call, Function, Whole};
 use super::inputs::{Input, Inputs};
+use super::kinds::{Kinds, rank};
 use super::slots::Slots;
 use super::token::Operator;
 use crate::value::FieldType;
@@ -27,66 +28,15 @@ pub(super) struct Columns {
     pub(super) references: Vec<(String, Cast)>,
 }
 
-/// The rank of a kind: a name that is of several kinds counts as the highest one.
-fn rank(kind: Cast) -> u8 {
-    match kind {
-        Cast::Type(FieldType::Float) => 7,
-        Cast::Type(FieldType::Integer) => 6,
-        Cast::Type(FieldType::Unsigned) => 5,
-        Cast::Type(FieldType::String) => 4,
-        Cast::Type(FieldType::Boolean) => 3,
-        Cast::Tag => 2,
-        Cast::Field => 1,
-        Cast::None => 0,
-    }
-}
-
-/// The kind of a name in an input.
-fn kind_in(input: &Input, name: &str) -> Cast {
-    match input {
-        Input::Stored(it) => {
-            it.fields.get(name).map_or(Cast::Tag, |field| Cast::Type(field.field_type))
-        }
-        Input::Inner(plan) => {
-            let columns = plan.columns.bases.iter().zip(&plan.columns.kinds);
-            let found = columns.filter(|(base, _)| *base == name).map(|(_, kind)| *kind);
-            match found.max_by_key(|it| rank(*it)) {
-                Some(kind) if kind != Cast::None => kind,
-                _ if plan.own_dimensions.iter().any(|it| it == name) => Cast::Tag,
-                _ => Cast::None,
-            }
-        }
-    }
-}
-
-/// The kind of a reference.
-pub(super) fn kind(read: &[Input], name: &str, cast: Cast) -> Cast {
-    match cast {
-        Cast::Type(_) | Cast::Tag => cast,
-        Cast::None | Cast::Field => {
-            let found = read.iter().map(|it| kind_in(it, name)).max_by_key(|it| rank(*it));
-            match found.unwrap_or(Cast::None) {
-                Cast::Tag if cast == Cast::Field => Cast::Field,
-                kind => kind,
-            }
-        }
-    }
-}
-
-/// True if a series of an input has such a tag.
-fn is_tag(read: &[Input], inputs: &Inputs<'_>, name: &str) -> bool {
-    read.iter().any(|input| match input {
-        Input::Stored(it) => inputs
-            .reader(it.reader)
-            .is_some_and(|reader| reader.tag_keys(&it.name).iter().any(|it| **it == *name)),
-        Input::Inner(plan) => plan.own_dimensions.iter().any(|it| it == name),
-    })
-}
-
 /// The tag keys of all inputs.
-pub(super) fn tags(read: &[Input], inputs: &Inputs<'_>) -> BTreeSet<String> {
+pub(super) fn tags(
+    read: &[Input],
+    inputs: &Inputs<'_>,
+    budget: &Budget<'_>,
+) -> Fallible<BTreeSet<String>> {
     let mut keys = BTreeSet::new();
     for input in read {
+        budget.tick()?;
         match input {
             Input::Stored(it) => {
                 let Some(reader) = inputs.reader(it.reader) else { continue };
@@ -95,30 +45,33 @@ pub(super) fn tags(read: &[Input], inputs: &Inputs<'_>) -> BTreeSet<String> {
             Input::Inner(plan) => keys.extend(plan.own_dimensions.iter().cloned()),
         }
     }
-    keys
+    Ok(keys)
 }
 
 /// The fields of all inputs.
-fn fields(read: &[Input]) -> BTreeMap<String, Cast> {
+fn fields(read: &[Input], budget: &Budget<'_>) -> Fallible<BTreeMap<String, Cast>> {
     let mut found: BTreeMap<String, Cast> = BTreeMap::new();
-    let mut add = |name: &str, kind: Cast| {
+    let mut add = |name: &str, kind: Cast| -> Fallible<()> {
+        budget.tick()?;
         let known = found.entry(name.to_owned()).or_insert(kind);
         if rank(*known) < rank(kind) {
             *known = kind;
         }
+        Ok(())
     };
     for input in read {
         match input {
             Input::Stored(it) => {
-                it.fields.values().for_each(|it| add(&it.name, Cast::Type(it.field_type)));
+                let mut all = it.fields.values();
+                all.try_for_each(|it| add(&it.name, Cast::Type(it.field_type)))?;
             }
             Input::Inner(plan) => {
-                let columns = plan.columns.bases.iter().zip(&plan.columns.kinds);
-                columns.for_each(|(name, kind)| add(name, *kind));
+                let mut columns = plan.columns.bases.iter().zip(&plan.columns.kinds);
+                columns.try_for_each(|(name, kind)| add(name, *kind))?;
             }
         }
     }
-    found
+    Ok(found)
 }
 
 fn is_wildcard(expr: &Expr) -> bool {
@@ -230,9 +183,10 @@ fn expanded(
     if !asked.iter().any(|it| is_wildcard(innermost(&it.expr))) {
         return Ok(asked.to_vec());
     }
-    let mut known: Vec<(String, Cast)> = fields(read).into_iter().collect();
+    let mut known: Vec<(String, Cast)> = fields(read, budget)?.into_iter().collect();
     if !known.is_empty() && !groups.iter().any(is_wildcard) {
-        let tags = tags(read, inputs);
+        let tags = tags(read, inputs, budget)?;
+        let dimensions: BTreeSet<&String> = dimensions.iter().collect();
         let others = tags.into_iter().filter(|it| !dimensions.contains(it));
         known.extend(others.map(|it| (it, Cast::Tag)));
         known.sort_by(|a, b| a.0.cmp(&b.0));
@@ -252,6 +206,7 @@ fn expanded(
                 let alias = column.alias.as_ref().map_or(0, String::len);
                 let asked = if is_call { alias + column.expr.to_string().len() } else { 0 };
                 for it in &known {
+                    budget.tick()?;
                     let is_wanted = match wildcard {
                         Expr::Wildcard(Cast::Field) => it.1 != Cast::Tag,
                         Expr::Wildcard(Cast::Tag) => it.1 == Cast::Tag,
@@ -317,8 +272,16 @@ impl Columns {
         budget: &Budget<'_>,
     ) -> Fallible<Self> {
         let asked = expanded(asked, dimensions, read, inputs, budget)?;
-        let kind = |name: &str, cast: Cast| kind(read, name, cast);
-        let is_tag = |name: &str| is_tag(read, inputs, name);
+        let kinds = Kinds::new(read, inputs, budget);
+        let made = Self::of(&asked, &kinds);
+        // Without their kinds the columns may be wrong.
+        kinds.end()?;
+        made
+    }
+
+    fn of(asked: &[Column], kinds: &Kinds<'_, '_>) -> Fallible<Self> {
+        let kind = |name: &str, cast: Cast| kinds.of(name, cast);
+        let is_tag = |name: &str| kinds.is_tag(name);
         let mut columns = Self::default();
         let mut aliases = Vec::new();
         let (mut calls, mut references) = (Slots::default(), Slots::default());
@@ -329,7 +292,7 @@ impl Columns {
             |a: &(String, Cast), b: &(String, Cast)| a.0.cmp(&b.0).then(rank(b.1).cmp(&rank(a.1)));
         references.sort(|all| all.sort_by(order), |it| &it.0);
         let slots = (&calls, &references);
-        for column in &asked {
+        for column in asked {
             aliases.push(column.alias.clone());
             columns.push(&column.expr, &kind, &is_tag, slots)?;
             let call = Call::new(&column.expr, &kind);

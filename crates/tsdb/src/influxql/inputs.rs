@@ -102,8 +102,13 @@ impl<'s> Inputs<'s> {
         let names = match &asked.name {
             Name::Is(name) => vec![Arc::from(name.as_str())],
             Name::Match(pattern) => {
-                let mut names = reader.measurements();
-                names.retain(|it| pattern.0.is_match(it));
+                let mut names = Vec::new();
+                for name in reader.measurements() {
+                    budget.tick()?;
+                    if pattern.0.is_match(&name) {
+                        names.push(name);
+                    }
+                }
                 names
             }
         };

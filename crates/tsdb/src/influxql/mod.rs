@@ -24,7 +24,7 @@
 //! | `token`, `keyword`, `parse/`, `ast`, `text` | from text to a tree, and back to text for errors |
 //! | `fold`, `validate`, `function` | constants, and the columns that may stand together |
 //! | `time`, `interval` | times and durations as text; buckets |
-//! | `condition`, `columns`, `slots`, `plan`, `inputs`, `group` | inputs and columns of a SELECT, with names resolved |
+//! | `condition`, `columns`, `kinds`, `slots`, `plan`, `inputs`, `group` | inputs and columns of a SELECT, with names resolved |
 //! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
 //! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions of buckets, and from point to point; expressions |
 //! | `series`, `members` | tallies of a series; those of many series, read by several threads |
@@ -50,6 +50,7 @@ mod group;
 mod inputs;
 mod interval;
 mod keyword;
+mod kinds;
 mod latest;
 mod members;
 mod merge;

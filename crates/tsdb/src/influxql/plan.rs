@@ -4,13 +4,14 @@
 //! them. Wildcards are expanded, the kinds of references are known, the bounds of time are numbers, and a sub-query
 //! is a plan of its own whose groups are at least as fine as those of the SELECT around it.
 
-use super::ast::{Cast, Expr, Fill, Select, Window};
+use super::ast::{Expr, Fill, Select, Window};
 use super::budget::{Budget, Fallible};
 use super::columns::{self, Columns};
 use super::condition::{Said, resolved, split};
 use super::function::{Call, Function, Simple};
 use super::inputs::{Input, Inputs};
 use super::interval::Interval;
+use super::kinds::Kinds;
 use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment};
 use super::validate::{Frame, check, without_time};
 
@@ -113,7 +114,7 @@ impl Plan {
                 }
             }
         }
-        let mut dimensions = dimensions(&select.dimensions, &read, inputs);
+        let mut dimensions = dimensions(&select.dimensions, &read, inputs, budget)?;
         let wanted = columns::Asked { columns: &asked, groups: &select.dimensions };
         let columns = columns::Columns::new(wanted, &dimensions, &read, inputs, budget)?;
         let own_dimensions = dimensions.clone();
@@ -124,8 +125,9 @@ impl Plan {
             Fill::Null if around.is_some() && !is_raw => Fill::None,
             fill => fill,
         };
-        let kind = |name: &str, cast: Cast| columns::kind(&read, name, cast);
-        let condition = condition.map(|it| resolved(&it, &kind));
+        let kinds = Kinds::new(&read, inputs, budget);
+        let condition = condition.map(|it| resolved(&it, &|name, cast| kinds.of(name, cast)));
+        kinds.end()?;
         let mut plan = Self {
             time_name: time_name.unwrap_or_else(|| "time".to_owned()),
             columns,
@@ -276,11 +278,17 @@ fn offset_of(offset: &Expr, now: i64) -> Fallible<i64> {
 }
 
 /// The tags of a GROUP BY clause.
-fn dimensions(asked: &[Expr], read: &[Input], inputs: &Inputs<'_>) -> Vec<String> {
+fn dimensions(
+    asked: &[Expr],
+    read: &[Input],
+    inputs: &Inputs<'_>,
+    budget: &Budget<'_>,
+) -> Fallible<Vec<String>> {
     let has_wildcard = asked.iter().any(|it| matches!(it, Expr::Wildcard(_) | Expr::Regex(_)));
-    let all = if has_wildcard { columns::tags(read, inputs) } else { Default::default() };
+    let all = if has_wildcard { columns::tags(read, inputs, budget)? } else { Default::default() };
     let mut found = Vec::new();
     for dimension in asked {
+        budget.check()?;
         match dimension {
             Expr::Reference(name, _) => found.push(name.clone()),
             Expr::Wildcard(_) => found.extend(all.iter().cloned()),
@@ -290,5 +298,5 @@ fn dimensions(asked: &[Expr], read: &[Input], inputs: &Inputs<'_>) -> Vec<String
             _ => {}
         }
     }
-    found
+    Ok(found)
 }
