@@ -74,8 +74,9 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
             self.context.budget.release(self.held);
             self.held = 0;
             let block = block.map_err(|it| it.to_string())?;
-            let held =
-                block.times.len().saturating_mul(16).saturating_add(block.values.text_bytes());
+            let points = block.times.len().saturating_mul(16);
+            let held = points.saturating_add(block.values.text_bytes());
+            let held = held.saturating_add(self.blocks.held_bytes());
             self.context.budget.hold(held)?;
             self.held = held;
             self.block = block;

@@ -154,9 +154,12 @@ impl<'s> Reader<'s> {
             shards,
             series,
             field,
+            rest: range.clone(),
             range,
             is_descending,
             stretches: Stretches::default(),
+            listed: 0,
+            listed_max: LISTED_MIN,
             pace: Pace::new(None),
         }
     }
@@ -211,7 +214,11 @@ impl<'s> Reader<'s> {
     }
 }
 
-/// The points of a field of a series, block by block.
+/// Stretches that are listed at a time, at first.
+const LISTED_MIN: usize = 8;
+
+/// The points of a field of a series, block by block. A query may have a reader for each of many fields and series
+/// at a time, and need few points of each: so few stretches are listed at first, and then twice as many each time.
 #[derive(Debug)]
 pub struct Points<'r> {
     part: Option<Part<'r>>,
@@ -220,9 +227,14 @@ pub struct Points<'r> {
     series: u32,
     field: u32,
     range: RangeInclusive<i64>,
+    /// The part of the range whose stretches are not listed yet.
+    rest: RangeInclusive<i64>,
     is_descending: bool,
-    /// The stretches of a shard; the last of them is read next.
+    /// Stretches of a shard; the last of them is read next.
     stretches: Stretches<'r>,
+    /// Bytes of these stretches.
+    listed: usize,
+    listed_max: usize,
     pace: Pace<'r>,
 }
 
@@ -233,20 +245,46 @@ impl<'r> Points<'r> {
         self
     }
 
+    /// Bytes that it holds beside its blocks, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.listed
+    }
+
+    /// Keeps the stretches to be read first, and lists the others later.
+    fn shorten(&mut self, shard: ShardId) {
+        let all = &mut self.stretches.all;
+        let Some(left) = all.len().checked_sub(self.listed_max).filter(|left| *left > 0) else {
+            return;
+        };
+        let next = all.drain(..left).next_back();
+        all.shrink_to_fit();
+        let Some((from, to)) = next.and_then(|it| it.times()) else { return };
+        self.rest = match self.is_descending {
+            true => *self.rest.start()..=to,
+            false => from..=*self.rest.end(),
+        };
+        self.shards.push(shard);
+        self.listed_max = self.listed_max.saturating_mul(2);
+    }
+
     fn next_stretch(&mut self) -> Result<Option<Stretch>> {
         let Some(Part { set, view }) = self.part else { return Ok(None) };
         loop {
             if let Some(stretch) = self.stretches.all.pop() {
+                self.listed = self.listed.saturating_sub(stretch.bytes());
                 return Ok(Some(stretch));
             }
             let Some(shard) = self.shards.pop() else { return Ok(None) };
             let key = (shard, self.series, self.field);
             let along = (&mut Nears::default(), &mut self.pace);
             let guard = set.pages.space().pin();
-            self.stretches = Stretches::of((view, &set.pages, &guard), key, &self.range, along)?;
+            self.stretches = Stretches::of((view, &set.pages, &guard), key, &self.rest, along)?;
             if !self.is_descending {
                 self.stretches.all.reverse();
             }
+            drop(guard);
+            self.shorten(shard);
+            self.listed = self.stretches.all.iter().map(Stretch::bytes).sum();
         }
     }
 

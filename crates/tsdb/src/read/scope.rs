@@ -5,7 +5,7 @@
 //! included. So a guard is held for some chunks, and never for the whole of a query.
 
 use super::source::Stretches;
-use crate::catalogue::{FieldId, Series};
+use crate::catalogue::{FieldId, Series, SeriesId};
 use crate::codec::Times;
 use crate::error::Result;
 use crate::names::Names;
@@ -23,6 +23,9 @@ pub(crate) type Window = (ShardId, i64, i64);
 
 /// Stretches that are read under one guard.
 const GUARDED: usize = 64;
+
+/// Stretches from which on no other field of a series is listed beside those that are.
+const LISTED_MAX: usize = if cfg!(test) { 4 } else { 16 << 10 };
 
 /// The maximum number of points of a head that are summed up in place: writers wait meanwhile.
 const IN_PLACE_MAX: usize = 4096;
@@ -70,7 +73,6 @@ impl Scope<'_> {
             fields.iter().map(|_| Sums::new(buckets, *range.start())).collect();
         if let Some((set, view)) = self.sets.get(series.set as usize) {
             let mut pace = Pace::new(ends);
-            let mut stretches: Vec<Stretches<'_>> = Vec::with_capacity(fields.len());
             for shard in self.shards_of(range) {
                 if is_in_active_head(view, shard) {
                     for (field, sums) in fields.iter().zip(&mut sums) {
@@ -88,36 +90,56 @@ impl Scope<'_> {
                     }
                     continue;
                 }
-                stretches.clear();
-                let guard = set.pages.space().pin();
-                let mut nears = Nears::default();
-                for field in fields {
-                    let key = (shard, series.id, *field);
-                    stretches.push(Stretches::of(
-                        (view, &set.pages, &guard),
-                        key,
-                        range,
-                        (&mut nears, &mut pace),
-                    )?);
-                }
-                drop(guard);
-                let longest = stretches.iter().map(|it| it.all.len()).max().unwrap_or(0);
-                for from in (0..longest).step_by(GUARDED) {
-                    let guard = set.pages.space().pin();
-                    let mut times = Times::default();
-                    // Field by field for each stretch, since chunks of the same time mostly have the same times.
-                    for at in from..longest.min(from + GUARDED) {
-                        for (of, sums) in stretches.iter_mut().zip(&mut sums) {
-                            let along = (&mut times, sums, &mut pace, &mut *most);
-                            of.sum_up((&set.pages, &guard), at, range, along)?;
-                        }
-                    }
-                }
+                let along = (&mut pace, &mut *most);
+                sum_up((set, view), (shard, series.id), fields, range, &mut sums, along)?;
             }
         }
         most.ask()?;
         Ok(sums.into_iter().map(|it| it.all).collect())
     }
+}
+
+/// Adds the points of each of these fields of a series in a shard to its sums.
+fn sum_up<'m>(
+    (set, view): (&Set, &View),
+    (shard, series): (ShardId, SeriesId),
+    mut fields: &[FieldId],
+    range: &RangeInclusive<i64>,
+    mut sums: &mut [Sums],
+    (pace, most): (&mut Pace<'m>, &mut Most<'m>),
+) -> Result<()> {
+    let mut nears = Nears::default();
+    while !fields.is_empty() {
+        let (mut stretches, mut listed) = (Vec::new(), 0);
+        let guard = set.pages.space().pin();
+        for field in fields {
+            if listed >= LISTED_MAX {
+                break;
+            }
+            let along = (&mut nears, &mut *pace);
+            let place = (view, &*set.pages, &*guard);
+            let found = Stretches::of(place, (shard, series, *field), range, along)?;
+            listed += found.all.len();
+            stretches.push(found);
+        }
+        drop(guard);
+        let (its, others) = std::mem::take(&mut sums).split_at_mut(stretches.len());
+        let longest = stretches.iter().map(|it| it.all.len()).max().unwrap_or(0);
+        for from in (0..longest).step_by(GUARDED) {
+            let guard = set.pages.space().pin();
+            let mut times = Times::default();
+            // Field by field for each stretch, since chunks of the same time mostly have the same times.
+            for at in from..longest.min(from + GUARDED) {
+                for (of, sums) in stretches.iter_mut().zip(&mut *its) {
+                    let along = (&mut times, sums, &mut *pace, &mut *most);
+                    of.sum_up((&set.pages, &guard), at, range, along)?;
+                }
+            }
+        }
+        fields = fields.get(stretches.len()..).unwrap_or_default();
+        sums = others;
+    }
+    Ok(())
 }
 
 /// True if all points of a shard are in the active head: they are summed up in place.

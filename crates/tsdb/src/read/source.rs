@@ -144,6 +144,22 @@ impl Stretches<'_> {
 }
 
 impl Stretch {
+    /// The first time and the last one; none if it has no points.
+    pub(super) fn times(&self) -> Option<(i64, i64)> {
+        let head = self.head.as_ref().map_or(&[][..], |head| &head.times);
+        let chunks = || self.chunks.iter().map(|(_, it)| (it.from, it.to));
+        let from = chunks().map(|it| it.0).chain(head.first().copied()).min()?;
+        let to = chunks().map(|it| it.1).chain(head.last().copied()).max()?;
+        Some((from, to))
+    }
+
+    /// Bytes that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let head = self.head.as_ref().map_or(0, |it| 16 * it.len() + it.values.text_bytes());
+        let chunks = if self.chunks.spilled() { size_of_val(&*self.chunks) } else { 0 };
+        size_of::<Self>() + chunks + head
+    }
+
     /// The only chunk, if the stretch has nothing else.
     fn single(&self) -> Option<&(usize, Entry)> {
         match (&*self.chunks, &self.head) {

@@ -1,4 +1,4 @@
-//! Readers that end early within a series.
+//! Readers of a series: they end early, and list few stretches at a time; merges beside sealing.
 
 use super::{Options, Store};
 use crate::catalogue::{Series, TagFilter};
@@ -7,7 +7,7 @@ use crate::pace::Ends;
 use crate::point::{FieldValue, Point, SeriesKey};
 use crate::set::Extent;
 use crate::summary::{Buckets, Most};
-use crate::value::Block;
+use crate::value::{Block, Value};
 use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
 use coreplane_pmem::spin;
 use std::sync::Arc;
@@ -205,4 +205,61 @@ fn a_reader_of_one_long_series_ends_within_it() {
     let few = Looks::until(1);
     let last = reader.points(&series, &field, 0..=100_000_000_000, false).ended_by(&few);
     assert!(last.collect::<Result<Vec<Block>>>().is_ok());
+}
+
+/// Points of three fields in many segments, some of which overlap, and points that are not sealed.
+#[test]
+fn a_reader_lists_few_stretches_at_a_time() {
+    let sim = sim();
+    let store = Store::simulated_create(sim.spaces(), &Options::default()).expect("a store");
+    store.create_database("d").expect("a database");
+    let point = |time: i64| Point {
+        series: SeriesKey::new("m", [("host", "a")]).expect("a key"),
+        fields: ["a", "b", "c"]
+            .map(|it| (it.into(), FieldValue::Integer(time)))
+            .into_iter()
+            .collect(),
+        time,
+    };
+    let mut expected = Vec::new();
+    for round in 0..40 {
+        let late = (round % 5 == 4).then_some(round * 10 - 15);
+        let times: Vec<i64> = [0, 3, 6].map(|it| round * 10 + it).into_iter().chain(late).collect();
+        let points: Vec<Point<'_>> = times.iter().map(|time| point(*time)).collect();
+        store.write("d", None, &points).expect("written");
+        assert!(store.shared.seal(&store.shared.sets[0], 0).expect("sealed"));
+        expected.extend(times);
+    }
+    store.write("d", None, &[8, 38, 208].map(point)).expect("written");
+    expected.extend([8, 38, 208]);
+    expected.retain(|time| (5..=390).contains(time));
+    expected.sort_unstable();
+    let reader = store.reader("d", None).expect("a reader");
+    let series = reader.series("m", &TagFilter::All).pop().expect("a series");
+    for is_descending in [false, true] {
+        let field = reader.fields("m").pop().expect("a field");
+        let mut points = reader.points(&series, &field, 5..=390, is_descending);
+        let (mut found, mut held): (Vec<i64>, Vec<usize>) = Default::default();
+        while let Some(block) = points.next() {
+            let block = block.expect("a block");
+            held.push(points.held_bytes());
+            match is_descending {
+                true => found.extend(block.times.iter().rev()),
+                false => found.extend(&block.times),
+            }
+        }
+        if is_descending {
+            found.reverse();
+        }
+        assert_eq!(found, expected, "descending {is_descending}");
+        assert!(held.iter().any(|it| *it > held[0]) && held[0] < 8 * 700, "{held:?}");
+    }
+    // The fields are summed up some at a time.
+    let fields: Vec<u32> = reader.fields("m").iter().map(|it| it.id).collect();
+    let along = (None, &mut Most::new(&|_, _| Ok(())));
+    let sums = reader.scope().summaries(along, &series, &fields, &(5..=390), None).expect("sums");
+    let sums: Vec<(u64, Value)> =
+        sums.iter().map(|it| (it[0].1.count, it[0].1.sum.clone())).collect();
+    let sum = (expected.len() as u64, Value::Integer(expected.iter().sum()));
+    assert_eq!(sums, vec![sum; 3]);
 }
