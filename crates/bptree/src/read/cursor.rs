@@ -1,8 +1,8 @@
 //! Walks the records in no particular order: iterations and changes.
 //!
 //! The position of an iteration is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)). Long
-//! keys whose rests are damaged, and large values that are not found, are skipped, and reported when all others
-//! have been shown.
+//! keys whose rests are damaged, large values that are not found, and damaged records that mean absence are skipped,
+//! and reported when all others have been shown.
 
 use crate::read::Reader;
 use crate::read::get::{Leaf, Listed};
@@ -69,7 +69,7 @@ impl Reader {
                     continue;
                 }
                 met += 1;
-                if !self.is_expired(view, || expiries(&leaf.records))? {
+                if self.is_live(view, leaf.head.birth, || expiries(&leaf.records))? {
                     shown += 1;
                     visit(whole.entry(key));
                 }
@@ -117,8 +117,7 @@ impl Reader {
             doubt = doubt.or(in_doubt).or_else(|| hurt.into_iter().next().map(|it| it.error));
             for (key, whole) in &records {
                 let view = &whole.view;
-                let live = view.header.kind == Kind::Put
-                    && !self.is_expired(view, || expiries(&records))?;
+                let live = self.is_live(view, head.birth, || expiries(&records))?;
                 let entry = whole.entry(key);
                 visit(Entry { record: entry.record.filter(|_| live), ..entry });
             }

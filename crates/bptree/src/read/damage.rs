@@ -7,7 +7,8 @@ use coreplane_engine::{DamagedKey, Error, KeyRange, Result};
 use coreplane_pmem::epoch;
 use std::borrow::Cow;
 
-/// A long key of a leaf whose rest is damaged, or a key whose large value cannot be found.
+/// A long key of a leaf whose rest is damaged, or a key whose large value cannot be found, or whose record means
+/// absence and is damaged.
 pub(crate) struct DamagedField {
     /// The error to report for it.
     pub(crate) error: Error,
@@ -17,7 +18,7 @@ pub(crate) struct DamagedField {
     /// The offset of its record.
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
-    /// It has a record that is not a tombstone.
+    /// It may have a record that is not a tombstone.
     pub(crate) is_record: bool,
 }
 

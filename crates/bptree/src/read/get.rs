@@ -383,7 +383,7 @@ impl Reader {
         let mut records = Vec::with_capacity(lines.len());
         let (mut doubtful, mut hurt) = (Vec::new(), Vec::new());
         for Line { view, ticket, is_doubtful, is_hurt } in lines {
-            let is_record = view.header.kind == Kind::Put;
+            let is_record = view.header.kind != Kind::Delete;
             let (offset, sequence) = (view.offset, view.sequence());
             let mut hurts = |error, known: Option<&[u8]>, is_whole| {
                 let known = known.map(Into::into);
@@ -404,7 +404,7 @@ impl Reader {
                 doubtful.push(key);
                 continue;
             }
-            match self.whole(guard, view) {
+            match self.means_absence(&view, head.birth).and_then(|_| self.whole(guard, view)) {
                 Ok(whole) => records.push((key, Whole { ticket, ..whole })),
                 Err(error) if is_damage(&error) => hurts(error, Some(&*key), true),
                 Err(error) => return Err(error),
@@ -441,7 +441,8 @@ pub(crate) struct Leaf<'g> {
     pub(crate) in_doubt: Option<Error>,
     /// Keys with records that may not be the newest.
     pub(crate) doubtful: Vec<Cow<'g, [u8]>>,
-    /// Keys whose rests are damaged, or whose large values are not where their records say.
+    /// Keys whose rests are damaged, whose large values are not where their records say, or whose damaged records
+    /// mean absence.
     pub(crate) hurt: Vec<DamagedField>,
 }
 

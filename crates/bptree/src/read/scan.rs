@@ -17,7 +17,7 @@ use crate::read::snapshot::{Place, Reach, Snapshot};
 use coreplane_engine::{Entry, Error, Record, Result, Ticket, Value};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{PageBytes, epoch};
-use coreplane_record::{Kind, View};
+use coreplane_record::View;
 use std::borrow::Cow;
 
 /// The number of records that are prefetched ahead of the one that is shown.
@@ -201,7 +201,7 @@ impl Reader {
         (view, place): (View<'g>, Place),
         (lost, visit): (&mut usize, &mut dyn FnMut(Entry<'_>) -> bool),
     ) -> Result<Shown> {
-        if view.header.kind != Kind::Put || self.is_expired(&view, || snapshot.expiries())? {
+        if !self.is_live(&view, snapshot.birth, || snapshot.expiries())? {
             return Ok(Shown::Not);
         }
         let checked = if self.check_reads {

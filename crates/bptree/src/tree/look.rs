@@ -5,7 +5,7 @@ use crate::tree::Tree;
 use crate::tree::doubt::is_doubtful;
 use crate::volume::hurt::{Match, is_damage};
 use crate::volume::keys::has_tag;
-use coreplane_engine::{Error, Result};
+use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::{Kind, View};
@@ -21,7 +21,7 @@ pub(crate) struct Standing<'g> {
     /// A newer record may have been lost, or, if there is none, any record; for one, if there is a damaged record
     /// that may be that of the key.
     pub(crate) is_doubtful: bool,
-    /// Its key is damaged, or the rest of the key.
+    /// Its key is damaged, or the rest of the key; or it means absence, and is damaged.
     pub(crate) is_hurt: bool,
 }
 
@@ -48,22 +48,30 @@ impl Tree {
         Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
     }
 
-    /// True if a record of a leaf has expired, durably so.
+    /// The expiries of the records of a leaf.
+    fn expiries_in<'a>(
+        &'a self,
+        guard: &'a Guard,
+        page: u32,
+        leaf: &'a Directory,
+    ) -> impl Iterator<Item = UnixMillis> + 'a {
+        let views = leaf.used().map(move |place| self.record_at(guard, page, leaf, place));
+        views.filter_map(|view| view.ok()?.header.expires_at)
+    }
+
+    /// True if a record of a leaf is no tombstone, and has not expired.
     ///
     /// # Errors
-    /// As [`Volume::is_expired`](crate::volume::Volume::is_expired).
+    /// As [`Volume::is_live`](crate::volume::Volume::is_live).
     #[inline]
-    pub(crate) fn is_expired_in(
+    pub(crate) fn is_live_in(
         &self,
         guard: &Guard,
         page: u32,
         leaf: &Directory,
         view: &View<'_>,
     ) -> Result<bool> {
-        self.is_expired(view, || {
-            let views = leaf.used().map(|place| self.record_at(guard, page, leaf, place));
-            views.filter_map(|view| view.ok()?.header.expires_at)
-        })
+        self.is_live(view, leaf.birth(), || self.expiries_in(guard, page, leaf))
     }
 
     /// Looks up a key in a leaf, and prefetches `lines` lines of each candidate before its first line arrives.
@@ -128,10 +136,12 @@ impl Tree {
             let Some(view) = view else { return Err(self.no_record(page, offset)) };
             let found = self.is_key(guard, view.key(), key)?;
             if found != Match::No {
-                let live = view.header.kind == Kind::Put
-                    && !self.is_expired_in(guard, page, leaf, &view)?;
+                let live = self.is_live_in(guard, page, leaf, &view);
+                let is_no_absence = live.as_ref().is_err_and(is_damage);
+                let live = !is_no_absence && live?;
                 let is_doubtful = is_doubtful(leaf, view.header.doubtful, offset);
-                let (place, old, is_hurt) = (Some(place), Some(view), found == Match::Damaged);
+                let is_hurt = found == Match::Damaged || is_no_absence;
+                let (place, old) = (Some(place), Some(view));
                 return Ok(Standing { place, old, live, is_doubtful, is_hurt });
             }
         }
@@ -140,8 +150,8 @@ impl Tree {
             let (place, may_be_lost) = self.hurt_place(guard, page, leaf, (key, tag));
             if let Some(place) = place {
                 let old = self.record_at(guard, page, leaf, place)?;
-                let live =
-                    old.header.kind == Kind::Put && !self.is_expired_in(guard, page, leaf, &old)?;
+                let live = old.header.kind == Kind::Put
+                    && !self.is_expired(&old, || self.expiries_in(guard, page, leaf))?;
                 let (place, old) = (Some(place), Some(old));
                 return Ok(Standing { place, old, live, is_doubtful: false, is_hurt: true });
             }

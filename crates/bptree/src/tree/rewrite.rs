@@ -27,6 +27,7 @@ use crate::tree::lock::Locked;
 use crate::tree::multi_leaf_commit::NewPart;
 use crate::tree::{SUPERSEDED_MARK_LEN, Tree};
 use crate::volume::counters::Count;
+use crate::volume::hurt::is_damage;
 use crate::volume::keys::Edge;
 use crate::volume::pages::RESERVE;
 use coreplane_engine::{Error, Result};
@@ -268,11 +269,14 @@ impl Tree {
             contents.kept.push(item);
             return Ok(());
         }
-        if item.header.kind == Kind::Put
-            && !self.is_expired_in(guard, locked.page, locked.leaf, &view)?
-        {
-            contents.kept.push(item);
-            return Ok(());
+        match self.is_live_in(guard, locked.page, locked.leaf, &view) {
+            Ok(false) => {}
+            // Whether it is a tombstone, or has expired, is unknown: it stays, damaged, until a write takes its place.
+            Err(error) if !is_damage(&error) => return Err(error),
+            _ => {
+                contents.kept.push(item);
+                return Ok(());
+            }
         }
         if item.header.kind == Kind::Put {
             contents.expired.push(view);
@@ -280,11 +284,8 @@ impl Tree {
         if is_in_doubt || self.holds_tombstone(view.sequence()) {
             let header =
                 Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
-            // The damaged length of a record may give a tombstone a value.
-            if header != item.header || !item.value.is_empty() {
-                // With a new checksum a copy of a damaged record would look sound.
-                let is_sound = view.check(seed).is_ok();
-                item.source = if is_sound { Source::Caller } else { Source::Damaged };
+            if header != item.header {
+                item.source = Source::Caller;
             }
             contents.kept.push(Item { header, value: &[], ..item });
         } else if self.is_long(item.key) {

@@ -161,9 +161,10 @@ impl Tree {
     }
 }
 
-/// A damaged record as it is kept: any write takes its place.
+/// A damaged record as it is kept: any write takes its place. If it has expired, no read without a check may show it
+/// again.
 fn damaged_item<'g>(view: &View<'g>, given: u64) -> Item<'g> {
-    let version = view.header.version.min(given);
-    let header = Header { sequence: Some(0), ..Header::put(version) };
+    let (version, expires_at) = (view.header.version.min(given), view.header.expires_at);
+    let header = Header { sequence: Some(0), expires_at, ..Header::put(version) };
     Item { header, key: view.key(), value: view.value(), source: Source::Damaged }
 }

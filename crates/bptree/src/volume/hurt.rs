@@ -49,12 +49,11 @@ impl Volume {
     /// The error of an operation that needs a damaged key.
     #[cold]
     pub(crate) fn damaged_key(&self, guard: &Guard, offset: u64, field: &[u8]) -> Error {
-        if !self.is_long(field) {
-            return Error::Corrupt { offset, what: "a damaged key".to_owned() };
-        }
-        let why =
-            self.parts(guard, field, true).err().map_or(String::new(), |it| format!(": {it}"));
-        let what = format!("a long key whose rest is damaged{why}");
+        let why = self.is_long(field).then(|| self.parts(guard, field, true).err()).flatten();
+        let what = why.map_or_else(
+            || "a damaged key or record".to_owned(),
+            |why| format!("a long key whose rest is damaged: {why}"),
+        );
         Error::Corrupt { offset, what }
     }
 

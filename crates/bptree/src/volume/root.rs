@@ -1,10 +1,10 @@
 //! The words of the pool's root, and the state that is kept durable in them: births, versions, expiries.
 
-use crate::leaf::Life;
+use crate::leaf::{Life, generation};
 use crate::volume::Volume;
 use coreplane_engine::{Result, UnixMillis};
-use coreplane_pmem::spin;
-use coreplane_record::View;
+use coreplane_pmem::{mutant, spin};
+use coreplane_record::{Kind, View};
 use std::sync::atomic::Ordering;
 
 /// Births and versions are raised in this step.
@@ -86,6 +86,40 @@ impl Volume {
         Ok(true)
     }
 
+    /// True if a record of a leaf of this birth is no tombstone, and has not expired.
+    ///
+    /// # Errors
+    /// As [`Volume::means_absence`] and [`Volume::is_expired`].
+    #[inline]
+    pub(crate) fn is_live<I: Iterator<Item = UnixMillis>>(
+        &self,
+        view: &View<'_>,
+        birth: u64,
+        others: impl FnOnce() -> I,
+    ) -> Result<bool> {
+        let is_put = view.header.kind == Kind::Put;
+        if is_put && view.header.expires_at.is_none() || !self.means_absence(view, birth)? {
+            return Ok(true);
+        }
+        Ok(is_put && !self.is_expired(view, others)?)
+    }
+
+    /// True if a record of a leaf of this birth is a tombstone, or has expired by now. Its checksum is verified then:
+    /// otherwise a flipped bit of its kind or its expiry would be a silent loss.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(crate) fn means_absence(&self, view: &View<'_>, birth: u64) -> Result<bool> {
+        let has_passed = |at: UnixMillis| at <= self.now();
+        if view.header.kind == Kind::Put && !view.header.expires_at.is_some_and(has_passed) {
+            return Ok(false);
+        }
+        if !mutant!("bptree.look.absence") {
+            view.check(coreplane_record::seed(self.seed, generation(birth), view.offset))?;
+        }
+        Ok(true)
+    }
+
     /// Makes an expiry durable, with those of `others` that have passed now.
     #[cold]
     fn tell_expired<I: Iterator<Item = UnixMillis>>(
@@ -149,7 +183,6 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::leaf::generation;
     use std::collections::HashSet;
 
     #[test]

@@ -69,7 +69,7 @@ impl Step<'_> {
         match self.header.sequence {
             Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
             None => {
-                let is_nothing = !standing.live && !standing.is_doubtful;
+                let is_nothing = !standing.live && !standing.is_doubtful && !standing.is_hurt;
                 self.header.kind == Kind::Delete && is_nothing && is_durable
             }
         }

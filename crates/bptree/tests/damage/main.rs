@@ -1,6 +1,7 @@
 //! Bits that flip at rest: after a crash and after a close the store opens, and no key answers wrongly, not even
 //! where the bit is in the last record of a leaf, behind which nothing was written.
 
+mod absence;
 mod heads;
 mod lengths;
 mod long;
