@@ -126,6 +126,7 @@ impl Tree {
     pub(crate) fn replace_lost(&self, page: u32, load: LeafLoad<'_>) -> Result<()> {
         let (least, bound) = self.inner.bounds_of(page).ok_or_else(|| self.not_a_leaf(page))?;
         let successor = self.make_lost_leaf(&least, bound.as_deref())?;
+        self.counters.be_unsure();
         self.note_loaded(&load);
         load.kill();
         self.inner.replace(&least, successor);

@@ -33,6 +33,10 @@ impl Tree {
             let what = format!("the records of page {page} end here, and should not");
             return Err(Error::Corrupt { offset, what });
         }
+        if found.is_to_be_told() {
+            // The checkpoint has counted the lost records.
+            self.counters.be_unsure();
+        }
         let begun = latest.begun(&found, self.opened.sealed_births);
         self.note_loaded(&load);
         load.begin(begun, latest.records(self.space.start_of(page)));

@@ -138,6 +138,10 @@ impl Tree {
             if found != Match::No {
                 let live = self.is_live_in(guard, page, leaf, &view);
                 let is_no_absence = live.as_ref().is_err_and(is_damage);
+                if is_no_absence {
+                    // By its kind a record is counted, or is not.
+                    self.counters.be_unsure();
+                }
                 let live = !is_no_absence && live?;
                 let is_doubtful = is_doubtful(leaf, view.header.doubtful, offset);
                 let is_hurt = found == Match::Damaged || is_no_absence;

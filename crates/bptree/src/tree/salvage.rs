@@ -66,6 +66,9 @@ impl Tree {
         // A tombstone has no live bytes. If several records are lost, it is unknown how many of them were
         // tombstones.
         contents.lost = if contents.lost_bytes > 0 { salvage.lost as i64 } else { 0 };
+        if salvage.lost > 0 {
+            self.counters.be_unsure();
+        }
         let page = locked.page;
         let head = Head { is_lost, ..beginning.head };
         let rewritten = self.rewrite_as(guard, locked, room, (head, contents));

@@ -35,8 +35,12 @@ impl Store {
     }
 
     /// Writes a checkpoint of a store whose leaves are shut; returns its first page, for the root to name. None if
-    /// there are pages of a write that has yet to find the store closed: in a checkpoint they would be in use.
+    /// there are pages of a write that has yet to find the store closed: in a checkpoint they would be in use; and if
+    /// damage has made the counts unsure: the next open counts the records.
     fn write_checkpoint(&self, leaves: Vec<Bound>) -> Result<Option<Life>> {
+        if self.counters.are_unsure() {
+            return Ok(None);
+        }
         let Some(quiet) = self.unnamed_rows.quiet() else { return Ok(None) };
         let sheet = Sheet::of(self, leaves)?;
         if self.unnamed_rows.is_quiet_since(quiet) { sheet.write(self) } else { Ok(None) }

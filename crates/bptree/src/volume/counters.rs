@@ -1,6 +1,8 @@
 //! The counters of the engine.
 
+use coreplane_pmem::mutant;
 use coreplane_pmem::stripes::Stripes;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The counters.
 #[derive(Debug, Clone, Copy)]
@@ -30,22 +32,37 @@ const COUNTS: usize = Count::DamagedPages as usize + 1;
 
 /// The counters: exact, and without a locked instruction for each ([`Stripes`]).
 #[derive(Debug, Default)]
-pub(crate) struct Counters(Stripes<COUNTS>);
+pub(crate) struct Counters {
+    stripes: Stripes<COUNTS>,
+    /// Damage was found, so that it is unknown how many of the counted records there are.
+    are_unsure: AtomicBool,
+}
 
 impl Counters {
     /// Adds `by`, which may be negative.
     #[inline]
     pub(crate) fn add(&self, count: Count, by: i64) {
-        self.0.add(count as usize, by);
+        self.stripes.add(count as usize, by);
     }
 
     /// As [`Counters::add`], for several.
     #[inline]
     pub(crate) fn add_all<const COUNT: usize>(&self, added: [(Count, i64); COUNT]) {
-        self.0.add_all(added.map(|(count, by)| (count as usize, by)));
+        self.stripes.add_all(added.map(|(count, by)| (count as usize, by)));
     }
 
     pub(crate) fn get(&self, count: Count) -> i64 {
-        self.0.get(count as usize)
+        self.stripes.get(count as usize)
+    }
+
+    /// Notes that records were lost that are counted, or may be.
+    #[cold]
+    pub(crate) fn be_unsure(&self) {
+        self.are_unsure.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the next open has to count the records.
+    pub(crate) fn are_unsure(&self) -> bool {
+        self.are_unsure.load(Ordering::Relaxed) && !mutant!("bptree.close.counts")
     }
 }

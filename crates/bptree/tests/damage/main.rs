@@ -2,6 +2,7 @@
 //! where the bit is in the last record of a leaf, behind which nothing was written.
 
 mod absence;
+mod counts;
 mod heads;
 mod lengths;
 mod long;

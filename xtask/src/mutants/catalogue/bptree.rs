@@ -16,6 +16,7 @@ const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
 const DAMAGED_KEYS: Suite = Suite::of(PACKAGE, "damage", &["short::"]);
 const ABSENCE: Suite = Suite::of(PACKAGE, "damage", &["absence::"]);
+const COUNTS: Suite = Suite::of(PACKAGE, "damage", &["counts::"]);
 const SCRUBS: Suite = Suite::of(PACKAGE, "damage", &["a_scrub_is_durable"]);
 const LENGTHS: Suite = Suite::of(PACKAGE, "damage", &["lengths_with_two_wrong_bits"]);
 const HELD: Suite = Suite::of(PACKAGE, "held", &[]);
@@ -54,6 +55,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("bptree.batch.serves", "all of a batch goes to one leaf", BATCHES),
     Mutant::new("bptree.batch.isolation", "readers see half of a batch", CONFORMANCE),
+    Mutant::new("bptree.close.counts", "a count that damage has made wrong stays", COUNTS),
     Mutant::new("bptree.look.absence", "a damaged record is taken for a tombstone", ABSENCE),
     Mutant::new("bptree.recover.checksum", "a recovery looks at no checksum", TORN),
     Mutant::new("bptree.recover.half_batch", "a batch without its commit link counts", CUTS),
