@@ -130,6 +130,64 @@ fn a_damaged_version_frees_no_page_of_others() {
     assert_eq!(store.engine.get(b"other").expect("a sound key"), Some(vec![0xee; 300]));
 }
 
+/// A flipped bit of a version is no reason to leave a key out, or to show an older value.
+#[test]
+fn a_snapshot_passes_over_no_damaged_version() {
+    for kind in MapKind::ALL {
+        let store = Store::new(kind, MediaChoice::Auto, 1 << 20, 4096);
+        for key in ["before", "first", "later", "other"] {
+            store.put(key, b"one");
+        }
+        let older = store.snapshot();
+        store.put("later", b"two");
+        let snapshot = store.snapshot();
+        ["first", "later"].into_iter().for_each(|key| store.put(key, b"three"));
+        let newer = store.snapshot();
+        // A high bit of the version, before the key.
+        let file = std::fs::File::options().read(true).write(true).open(&store.path).expect("open");
+        let bytes = std::fs::read(&store.path).expect("read");
+        for record in ["beforeone", "latertwo"] {
+            let at = bytes.windows(record.len()).position(|it| it == record.as_bytes());
+            let at = at.expect("the record") - 20 + 12 + 5;
+            file.write_at(&[bytes[at] ^ 1], at as u64).expect("write");
+        }
+        let get = |snapshot: &dyn Snapshot, key: &str| {
+            let mut found = None;
+            let hit = snapshot.get_with(key.as_bytes(), &mut |it| found = Some(it.value.to_vec()));
+            hit.map(|_| found)
+        };
+        let scan = |snapshot: &dyn Snapshot, from: &str, to: &str, reverse| {
+            let (from, to, mut keys) = (from.as_bytes(), to.as_bytes(), Vec::new());
+            let scanned = snapshot.scan(from, Some(to), reverse, usize::MAX, &mut |it| {
+                keys.push(it.key.to_vec());
+                true
+            });
+            scanned.map(|()| keys.len())
+        };
+        for (snapshot, hurt) in [(&older, "before"), (&snapshot, "before"), (&snapshot, "later")] {
+            let right = if hurt == "later" { b"two" } else { b"one" };
+            match get(&**snapshot, hurt) {
+                // A tree leads to the record that a snapshot sees.
+                Ok(found) if kind == MapKind::CowTree => {
+                    assert_eq!(found.as_deref(), Some(&right[..]))
+                }
+                found => assert!(found.is_err(), "{kind:?}, {hurt}: {found:?}"),
+            }
+            for reverse in [false, true] {
+                let scanned = scan(&**snapshot, "a", "z", reverse);
+                assert!(scanned.is_err(), "{kind:?}, {hurt}: {scanned:?}");
+                // Sound keys beside it are shown.
+                for (from, to) in [("c", "g"), ("m", "z")] {
+                    let scanned = scan(&**snapshot, from, to, reverse);
+                    assert_eq!(scanned.expect("sound keys"), 1, "{kind:?}, from {from}");
+                }
+            }
+        }
+        assert_eq!(get(&*newer, "later").expect("get").as_deref(), Some(&b"three"[..]));
+        assert_eq!(get(&*older, "other").expect("get").as_deref(), Some(&b"one"[..]));
+    }
+}
+
 #[test]
 fn a_large_value_that_was_decided_against_is_dropped() {
     for kind in MapKind::ALL {

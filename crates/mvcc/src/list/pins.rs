@@ -128,6 +128,10 @@ impl List {
         }
     }
 
+    /// The newest version that is not above `at`.
+    ///
+    /// # Errors
+    /// If one above it is damaged, or cannot be read.
     pub(super) fn newest_at(
         &self,
         guard: &Guard,
@@ -135,7 +139,8 @@ impl List {
         at: u64,
     ) -> Result<Option<u64>> {
         for offset in versions.all().iter().rev() {
-            if self.version_of(guard, *offset)? <= at {
+            let volume = &self.stream.volume;
+            if !volume.is_above(&volume.view(guard, *offset)?, at)? {
                 return Ok(Some(*offset));
             }
         }

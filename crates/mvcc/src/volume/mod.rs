@@ -16,7 +16,7 @@ pub(crate) mod visibility;
 
 use coreplane_engine::{Error, Result, TimeSource, UnixMillis};
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::{Pool, Space};
+use coreplane_pmem::{Pool, Space, mutant};
 use coreplane_record::{self as record, Options, Reader, View};
 use geometry::Use;
 use parking_lot::Mutex;
@@ -151,5 +151,18 @@ impl Volume {
             what: format!("page {page} is free"),
         })?;
         view.check(self.seed_at(life.birth, view.offset))
+    }
+
+    /// True if the version of a record is above `at`, so that a reader passes over it. Its checksum is verified then:
+    /// a flipped bit of its version would be a silent loss.
+    ///
+    /// # Errors
+    /// As [`Volume::check`].
+    pub(crate) fn is_above(&self, view: &View<'_>, at: u64) -> Result<bool> {
+        let is_above = view.header.version > at;
+        if is_above && !mutant!("mvcc.pin.above") {
+            self.check(view)?;
+        }
+        Ok(is_above)
     }
 }

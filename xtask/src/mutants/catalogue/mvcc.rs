@@ -18,6 +18,8 @@ const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"])
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
 /// The view of snapshots.
 const PINS: Suite = Suite::of(PACKAGE, "pins", &[]);
+/// Versions of which one is damaged.
+const DAMAGED_PINS: Suite = Suite::of(PACKAGE, "pins", &["no_damaged_version"]);
 const READS: Suite = Suite::of("coreplane-mvcc", "reads", &[]);
 const WALKS: Suite = Suite::of(PACKAGE, "walks", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
@@ -66,6 +68,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.read.exposed", "a snapshot stops at what is not durable yet", PIN_CUTS),
     Mutant::new("mvcc.read.starved", "a read that writers keep from its end", READS),
     Mutant::new("mvcc.read.gone", "a damaged record is taken for a tombstone", DAMAGE),
+    Mutant::new("mvcc.pin.above", "a snapshot passes over a damaged version", DAMAGED_PINS),
     Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", WALKS),
     Mutant::new("mvcc.walk.again", "a walk is sure of pages that it has not looked at", WALKS),
     Mutant::new("mvcc.clear.early", "a clear that nobody waits for", CLEAR_CUTS),
