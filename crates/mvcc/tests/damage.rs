@@ -331,6 +331,42 @@ fn a_large_value_that_is_not_in_its_pages_costs_its_key_alone() {
     }
 }
 
+/// Of a node that cannot be read it is not known what it leads to.
+#[test]
+fn a_tree_with_a_damaged_node_can_be_emptied() {
+    let mut emptied = 0;
+    for (closes, check_reads) in [(false, false), (true, false), (true, true)] {
+        let made = made(MapKind::CowTree, closes, 24);
+        let options = Options { background: false, check_reads, ..Options::default() };
+        let open = |sim: &Sim| {
+            MapEngine::simulated_open(MapKind::CowTree, Arc::clone(sim.space()), &options)
+        };
+        let step = if std::env::var("COREPLANE_TEST_SCALE").is_ok() { 7 } else { 61 };
+        for offset in (PAGE..PAGE * PAGES).step_by(step) {
+            let what = format!("closed {closes}, checked {check_reads}, byte {offset:#x}");
+            let mut image = made.image.clone();
+            image.flip_bit(offset, (offset % 8) as u32);
+            let sim = image.reopen().expect("memory");
+            let Ok(store) = open(&sim) else { continue };
+            let is_sound = made.map.keys().all(|key| store.get(key).is_ok());
+            store.clear().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let _outcome = store.put(b"new", b"value", &WriteOptions::default()).expect(&what);
+            let is_right = |store: &MapEngine| {
+                let is_gone = made.map.keys().all(|key| store.get(key).expect(&what).is_none());
+                is_gone
+                    && store.len().expect(&what) == 1
+                    && store.get(b"new").expect(&what).is_some()
+            };
+            assert!(is_right(&store), "{what}");
+            drop(store);
+            let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
+            assert!(is_right(&open(&sim).expect(&what)), "{what}, opened again");
+            emptied += u32::from(!is_sound);
+        }
+    }
+    assert!(emptied > 10, "{emptied} with damage that was met");
+}
+
 fn error_is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::ChecksumMismatch { .. })
 }

@@ -65,7 +65,7 @@ impl Tree {
         let mut tally = Tally { volume, guard, pages: BTreeMap::new(), records: 0, needed: 0 };
         if let Some(root) = self.root() {
             self.look(volume, guard)
-                .nodes(root, &mut |node| tally.take_node(node))
+                .nodes(root, &mut |node| tally.take_node(&node?))
                 .map_err(said)?;
         }
         let replaced =
@@ -96,7 +96,8 @@ impl Tree {
         let look = self.look(&self.stream.volume, guard);
         for (version, pin) in &self.pins {
             let mut later = 0;
-            let mut take = |node: &NodeRef<'_>| {
+            let mut take = |node: Result<NodeRef<'_>>| {
+                let node = node?;
                 if let NodeRef::Sealed(sealed) = node {
                     later += u64::from(self.written(sealed.offset) >= pin.end);
                 }

@@ -85,6 +85,9 @@ impl<'a> NodeRef<'a> {
 /// Called by a walk with a key and the offset of its record.
 type Visit<'v> = &'v mut dyn FnMut(&[u8], u64) -> Result<bool>;
 
+/// Called with each node, or with the error for one that cannot be read.
+type VisitNode<'v, 'a> = &'v mut dyn FnMut(Result<NodeRef<'a>>) -> Result<()>;
+
 /// A reader of a tree.
 #[derive(Clone, Copy)]
 pub(super) struct Look<'a> {
@@ -244,21 +247,22 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Shows all nodes, each before those below it.
+    /// Shows all nodes, each before those below it; for one that cannot be read the error.
     ///
     /// # Errors
-    /// If a node cannot be read, and the error of `visit`.
-    pub(super) fn nodes(
-        &self,
-        root: LinkRef<'a>,
-        visit: &mut dyn FnMut(&NodeRef<'a>) -> Result<()>,
-    ) -> Result<()> {
-        let node = self.node(root)?;
-        visit(&node)?;
-        if node.level() > 0 {
-            for at in 0..node.len() {
-                self.nodes(self.below(&node, at)?.0, visit)?;
-            }
+    /// The error of `visit`.
+    pub(super) fn nodes(&self, root: LinkRef<'a>, visit: VisitNode<'_, 'a>) -> Result<()> {
+        self.nodes_from(self.node(root), visit)
+    }
+
+    fn nodes_from(&self, node: Result<NodeRef<'a>>, visit: VisitNode<'_, 'a>) -> Result<()> {
+        let node = match node {
+            Ok(node) => node,
+            Err(error) => return visit(Err(error)),
+        };
+        visit(Ok(node))?;
+        for at in 0..if node.level() > 0 { node.len() } else { 0 } {
+            self.nodes_from(self.below(&node, at).map(|(_, below)| below), visit)?;
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ use count::Count;
 use entries::Entries;
 use fresh::{Limits, Link, LinkRef, Spare};
 use grave::Graves;
-use look::{Look, NodeRef};
+use look::Look;
 use need::Need;
 use rest::Left;
 use seal::{Gone, Last, Late, Pin};
@@ -370,24 +370,7 @@ impl Map for Tree {
     }
 
     fn clear(&mut self, guard: &Guard, version: u64) -> Result<()> {
-        let volume = Arc::clone(&self.stream.volume);
-        let look = self.look(&volume, guard);
-        let mut gone = Vec::new();
-        if let Some(root) = self.root() {
-            look.nodes(root, &mut |node| {
-                if let NodeRef::Sealed(node) = node {
-                    let (offset, len) = (node.offset, node.record_len());
-                    gone.push(Gone { offset, len, is_large: false });
-                }
-                for at in 0..if node.level() == 0 { node.len() } else { 0 } {
-                    // The page of a damaged record stays.
-                    let Ok(view) = volume.view(guard, node.record(at)) else { continue };
-                    let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
-                    gone.push(Gone { offset, len, is_large });
-                }
-                Ok(())
-            })?;
-        }
+        let mut gone = self.all_records(guard)?;
         self.gone.append(&mut gone);
         (self.root, self.records, self.longest_key, self.height) = (None, 0, 0, 0);
         self.graves.clear();

@@ -24,9 +24,10 @@
 
 use super::Tree;
 use super::fresh::{Link, Spare};
+use super::look::{Look, NodeRef};
 use crate::control::Control;
 use crate::volume::stream::{Position, Stream};
-use coreplane_engine::Result;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
@@ -253,6 +254,37 @@ impl Tree {
             true => Position { birth: self.stream.pages.since(page), within: 0 },
             false => self.stream.position(offset),
         }
+    }
+
+    /// All records that the root leads to, nodes too. Of a damaged node it is not known what it leads to: the pages
+    /// of these records stay until the next open, and so does the page of a damaged record.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn all_records(&self, guard: &Guard) -> Result<Vec<Gone>> {
+        let (volume, mut all) = (&*self.stream.volume, Vec::new());
+        let Some(root) = self.root() else { return Ok(all) };
+        let look = Look { volume, guard, is_checked: true };
+        look.nodes(root, &mut |node| {
+            let node = match node {
+                Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. })
+                    if !mutant!("mvcc.tree.clear_damaged") =>
+                {
+                    return Ok(());
+                }
+                node => node?,
+            };
+            if let NodeRef::Sealed(node) = &node {
+                all.push(Gone { offset: node.offset, len: node.record_len(), is_large: false });
+            }
+            for at in 0..if node.level() == 0 { node.len() } else { 0 } {
+                let Ok(view) = volume.view(guard, node.record(at)) else { continue };
+                let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
+                all.push(Gone { offset, len, is_large });
+            }
+            Ok(())
+        })?;
+        Ok(all)
     }
 
     /// A pin has gone: supersedes records that only it has kept.

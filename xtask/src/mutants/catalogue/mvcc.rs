@@ -24,6 +24,7 @@ const READS: Suite = Suite::of("coreplane-mvcc", "reads", &[]);
 const WALKS: Suite = Suite::of(PACKAGE, "walks", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
+const CLEARS: Suite = Suite::of(PACKAGE, "damage", &["can_be_emptied"]);
 /// The cost of damage of a list.
 const LIST_DAMAGE: Suite = Suite::of(PACKAGE, "list_damage", &[]);
 /// The tree alone, with kills between a seal and its fence.
@@ -69,6 +70,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.read.starved", "a read that writers keep from its end", READS),
     Mutant::new("mvcc.read.gone", "a damaged record is taken for a tombstone", DAMAGE),
     Mutant::new("mvcc.pin.above", "a snapshot passes over a damaged version", DAMAGED_PINS),
+    Mutant::new("mvcc.tree.clear_damaged", "a damaged node keeps a clear from its end", CLEARS),
     Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", WALKS),
     Mutant::new("mvcc.walk.again", "a walk is sure of pages that it has not looked at", WALKS),
     Mutant::new("mvcc.clear.early", "a clear that nobody waits for", CLEAR_CUTS),
