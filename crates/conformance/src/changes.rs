@@ -145,6 +145,42 @@ pub(super) fn history_gone_is_said(factory: Factory<'_>) {
     }
 }
 
+/// Deletes whose tombstones were dropped, or a clear, while tombstones are held or before that.
+pub(super) fn history_gone_is_said_after_a_restart(factory: Factory<'_>) {
+    for how in [Restart::Clean, Restart::Kill] {
+        for is_cleared in [false, true] {
+            let fixture = factory();
+            let engine = &*fixture.engine;
+            for number in 0..20 {
+                put(engine, &key(number), b"1");
+            }
+            let line = engine.advance_sequence().unwrap();
+            if is_cleared {
+                engine.hold_tombstones(line).unwrap();
+                engine.clear().unwrap();
+            } else {
+                for number in 0..20 {
+                    written(engine.delete(&key(number), &WAIT).unwrap());
+                }
+                churn(engine, fixture.scale.operations);
+                engine.hold_tombstones(0).unwrap();
+            }
+            let Some(fixture) = fixture.restart(how) else { return };
+            match changes(&*fixture.engine, line) {
+                Ok(found) => {
+                    for number in 0..20 {
+                        let found = found.get(&key(number));
+                        let is_told = matches!(found, Some((_, None)));
+                        assert!(is_told, "{found:?}: the delete of {number}, cleared {is_cleared}");
+                    }
+                }
+                Err(Error::HistoryGone { horizon, .. }) => assert!(horizon > line),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
 pub(super) fn clear_is_a_change(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;

@@ -224,7 +224,7 @@ macro_rules! __conformance_properties {
                 what_stays_is_shown_beside_changes, what_stays_is_shown_beside_threads;
             changes: changes_are_complete, tombstones_are_held,
                 tombstones_are_held_across_a_restart, history_gone_is_said,
-                clear_is_a_change;
+                clear_is_a_change, history_gone_is_said_after_a_restart;
             durable: waiting_writes_are_durable, early_writes_get_tickets,
                 answers_carry_what_they_rest_on, every_level_and_completion,
                 durable_reads_rest_on_nothing, listeners_hear_of_it;

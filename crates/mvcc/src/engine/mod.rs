@@ -97,6 +97,9 @@ pub(crate) struct Store {
     /// No work that an open has deferred is left.
     is_whole: AtomicBool,
     making_whole: Mutex<()>,
+    /// Held while the tombstones that are kept change, and by a clear, which keeps none: both change the root and the
+    /// map.
+    holding: Mutex<()>,
     /// The next version; of a log, the one behind the applied timestamp. Changed only by the thread that holds the
     /// map for writing.
     pub(crate) next_version: AtomicU64,

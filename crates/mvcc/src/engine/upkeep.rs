@@ -75,6 +75,7 @@ impl Store {
 
     /// Removes every record, durably when it returns.
     pub(super) fn clear(&self) -> Result<()> {
+        let _holding = self.holding.lock();
         let mut patience = Patience::default();
         let len = Header { kind: Kind::Commit, ..Header::put(0) }.record_len(&[], 8);
         let ticket = loop {
@@ -91,6 +92,7 @@ impl Store {
             // Records that are not visible yet are cleared, too.
             self.commit_all(&mut map)?;
             let version = self.draw_version(None)?;
+            self.drop_history(version)?;
             map.clear(&guard, version)?;
             if !mutant!("mvcc.clear.early") {
                 let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
@@ -102,6 +104,18 @@ impl Store {
             return Ok(());
         }
         self.wait_durable(&Horizon::from(ticket))
+    }
+
+    /// Makes the root state that changes up to a clear with this version are not known: it leaves no tombstones.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    fn drop_history(&self, version: u64) -> Result<()> {
+        if mutant!("mvcc.clear.history") {
+            return Ok(());
+        }
+        let known = |held: u64| if held > 0 { held.max(version + 1) } else { 0 };
+        self.volume.change_root(|root| root.held = known(root.held)).map(drop)
     }
 
     /// Removes expired records; returns their number.
@@ -208,14 +222,30 @@ impl Store {
         self.uncover(&Seen::Expired(at))
     }
 
-    /// Keeps every tombstone with a sequence above `sequence`.
+    /// Keeps every tombstone with a sequence above `sequence`, after a restart too. The root states from which sequence
+    /// on the changes are known; tombstones that were dropped before stay dropped.
     pub(super) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        self.volume.change_root(|root| root.held = sequence.checked_add(1).unwrap_or(0))?;
+        let _holding = self.holding.lock();
+        let before = self.volume.root().held.checked_sub(1).unwrap_or(u64::MAX);
+        // None that is held from now on is dropped before the root states so.
+        let horizon = match sequence < before {
+            true => self.hold_in_map(sequence)?,
+            false => self.map.read().tombstone_horizon(),
+        };
+        let known = if mutant!("mvcc.held.horizon") { sequence } else { sequence.max(horizon) };
+        let held = if sequence == u64::MAX { 0 } else { known + 1 };
+        self.volume.change_root(|root| root.held = held)?;
+        // None that was held is dropped before the root states that.
+        self.hold_in_map(sequence).map(drop)
+    }
+
+    /// Has the map keep the tombstones above `sequence`; returns the sequence from which on none was dropped.
+    fn hold_in_map(&self, sequence: u64) -> Result<u64> {
         let mut map = self.writing()?;
         // Hidden tombstones cannot be read.
         self.commit_all(&mut map)?;
         map.hold_tombstones(sequence);
-        Ok(())
+        Ok(map.tombstone_horizon())
     }
 
     /// The counts and sizes of the store.

@@ -20,6 +20,9 @@ const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
 const PINS: Suite = Suite::of(PACKAGE, "pins", &[]);
 /// Versions of which one is damaged.
 const DAMAGED_PINS: Suite = Suite::of(PACKAGE, "pins", &["no_damaged_version"]);
+/// Holds and clears, and restarts.
+const HISTORY: Suite = Suite::of(PACKAGE, "conformance", &["history_gone_is_said_after"]);
+const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
 const READS: Suite = Suite::of("coreplane-mvcc", "reads", &[]);
 const WALKS: Suite = Suite::of(PACKAGE, "walks", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
@@ -70,6 +73,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.read.starved", "a read that writers keep from its end", READS),
     Mutant::new("mvcc.read.gone", "a damaged record is taken for a tombstone", DAMAGE),
     Mutant::new("mvcc.pin.above", "a snapshot passes over a damaged version", DAMAGED_PINS),
+    Mutant::new("mvcc.held.horizon", "a restart forgets that tombstones were dropped", CHANGES),
+    Mutant::new("mvcc.clear.history", "a restart forgets that a clear left none", HISTORY),
     Mutant::new("mvcc.tree.clear_damaged", "a damaged node keeps a clear from its end", CLEARS),
     Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", WALKS),
     Mutant::new("mvcc.walk.again", "a walk is sure of pages that it has not looked at", WALKS),
