@@ -28,9 +28,12 @@ pub(crate) struct Entry {
     last: u64,
 }
 
+/// Chunks, each with its origin.
+pub(crate) type Chunks<'c, T> = &'c [(T, Entry)];
+
 /// Splits chunks, which ascend by their first time, behind those that overlap the first one or each other in a row;
 /// the third part is the last time of these.
-pub(crate) fn overlapping<T>(chunks: &[(T, Entry)]) -> (&[(T, Entry)], &[(T, Entry)], i64) {
+pub(crate) fn overlapping<T>(chunks: Chunks<'_, T>) -> (Chunks<'_, T>, Chunks<'_, T>, i64) {
     let (mut to, mut count) = (i64::MIN, 0);
     while let Some((_, next)) = chunks.get(count).filter(|it| count == 0 || it.1.from <= to) {
         to = to.max(next.to);
