@@ -89,7 +89,7 @@ impl EventLoop {
             return;
         };
         if connection.is_half_closed && connection.session.is_held() {
-            give_up(connection);
+            give_up(connection, &mut self.scratch);
         }
         let has_more = connection.is_readable || connection.is_stalled;
         let is_paused = connection.output.len() as u64 >= connection.output_pause(pause);
@@ -254,7 +254,7 @@ fn run(
 /// Ends a connection that will send no more and whose command is held: its client has probably gone, and may have sent
 /// the command again elsewhere. Not before all earlier commands are answered: the engine may be busy with these.
 #[cold]
-fn give_up(connection: &mut Connection) {
+fn give_up(connection: &mut Connection, scratch: &mut [u8]) {
     let is_behind_others = connection.rests || connection.output.is_held();
     if is_behind_others || connection.upstream_state().is_awaited {
         return;
@@ -263,6 +263,8 @@ fn give_up(connection: &mut Connection) {
         write_error(connection, GIVEN_UP);
     }
     connection.session.is_closing = true;
+    // A socket that is closed with unread input takes back what it has not sent. All of it has arrived, with its end.
+    while connection.stream.read(scratch).is_ok_and(|len| len > 0) {}
 }
 
 /// Answers with a protocol error, and closes the connection.
