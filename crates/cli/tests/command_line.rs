@@ -289,7 +289,8 @@ fn a_node_refuses_what_it_would_not_heed() -> Outcome<()> {
         let serve = [&serve[..], &["--replica-map", map]].concat();
         matrix.says(2, &["no write-ahead log"], &serve)?;
     }
-    std::fs::create_dir(place.path("empty"))?;
+    // As in the root of a file system.
+    std::fs::create_dir_all(place.path("empty").join("lost+found"))?;
     place.pool("empty")?.says(2, &["--replica-map wal"], &serve)?;
     Ok(())
 }

@@ -37,10 +37,9 @@ fn open_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> 
         return create_map(serve, path);
     }
     if path.is_dir() {
-        let is_empty = path.read_dir().is_ok_and(|mut names| names.next().is_none());
-        if is_empty && serve.cluster.replica_map != ReplicaMapKind::Wal {
+        if !WalBaseline::is_at(path) && serve.cluster.replica_map != ReplicaMapKind::Wal {
             let message = format!(
-                "{} is a directory without a log: --replica-map wal begins one in it",
+                "{} is a directory, and no write-ahead log: --replica-map wal begins one in an empty one",
                 path.display()
             );
             return Err(Failure::new(UNUSABLE, message));

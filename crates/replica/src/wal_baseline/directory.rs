@@ -35,6 +35,12 @@ fn part_of(name: &str) -> Option<Part> {
     }
 }
 
+/// True if there is a directory with a log.
+pub(super) fn is_at(path: &Path) -> bool {
+    let names = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| name.to_str().and_then(part_of).is_some())
+}
+
 /// Fails if the directory contains anything that is no part of a log: it may be a matrix, or of somebody else.
 fn check_contents(path: &Path) -> Result<()> {
     for entry in fs::read_dir(path).map_err(io_error("read", path))? {

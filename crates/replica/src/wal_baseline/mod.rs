@@ -158,6 +158,12 @@ impl WalBaseline {
     /// The default size of a page of a pool, in bytes.
     pub const PAGE_SIZE: u32 = 64 << 10;
 
+    /// True if there is a directory with a log at `path`.
+    #[must_use]
+    pub fn is_at(path: &Path) -> bool {
+        directory::is_at(path)
+    }
+
     /// Opens the log in the directory at `path`, or begins one there if there is no such directory.
     ///
     /// # Errors
