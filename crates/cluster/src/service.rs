@@ -276,7 +276,9 @@ impl Service {
                     }
                     return Err(());
                 }
-                if self.runs.len() >= LINKS && !self.runs.contains_key(&hello.id) {
+                let is_known =
+                    self.runs.contains_key(&hello.id) || self.links.contains_key(&hello.id);
+                if self.runs.len() >= LINKS && !is_known {
                     return Err(());
                 }
                 incoming.id = Some(hello.id);

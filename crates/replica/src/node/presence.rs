@@ -37,6 +37,13 @@ impl Node {
             && !mutant!("replica.part.untaken")
         {
             progress.recent_active = true;
+            if let Some(ticks) = self.silence.get_mut(&to) {
+                *ticks = 0;
+            }
+            // The page of a snapshot may have a long record.
+            if let Some(transfer) = self.transfers.get_mut(&to) {
+                transfer.note_taken();
+            }
         }
     }
 }

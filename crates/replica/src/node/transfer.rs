@@ -61,6 +61,11 @@ pub(super) struct Install {
 }
 
 impl Transfer {
+    /// The follower is taking the page.
+    pub(super) fn note_taken(&mut self) {
+        (self.ticks, self.silent_ticks) = (0, 0);
+    }
+
     /// Makes the page with this number, which begins at its key of `starts`.
     fn make_page(&mut self, number: u64, bytes_max: usize) -> Result<()> {
         let (mut records, mut bytes, mut is_last) = (Vec::new(), 0, true);

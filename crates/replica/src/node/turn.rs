@@ -24,8 +24,8 @@ use raft::eraftpb::{EntryType, Message as RaftMessage, MessageType};
 const PATIENCE: usize = 20;
 
 impl Node {
-    /// A tick has passed. True if the medium has stalled, and another voter may lead: then this node leads no more,
-    /// and should not stand for election.
+    /// A tick has passed. True if the medium has stalled, and the other voters can elect a leader without this node:
+    /// then it leads no more, and should not stand for election.
     pub(super) fn tick_writes(&mut self) -> Result<bool> {
         self.say_persisted()?;
         let patience = PATIENCE * self.settings.election_ticks;
@@ -33,7 +33,11 @@ impl Node {
         first.ticks += 1;
         let has_stalled = first.ticks > patience && !mutant!("replica.stall.leads");
         let State::Running(raw) = &mut self.state else { return Ok(false) };
-        if !has_stalled || raw.raft.prs().conf().voters().ids().len() < 2 {
+        let (own, progress) = (raw.raft.id, raw.raft.prs());
+        // Of the others a leader knows who is there.
+        let leads = raw.raft.state == StateRole::Leader;
+        let others = progress.iter().filter(|(id, it)| **id != own && (it.recent_active || !leads));
+        if !has_stalled || !progress.has_quorum(&others.map(|(id, _)| *id).collect()) {
             return Ok(false);
         }
         if raw.raft.state == StateRole::Leader {

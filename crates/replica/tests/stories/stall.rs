@@ -54,16 +54,21 @@ fn a_leader_whose_medium_has_stalled_leads_no_more() {
     assert_eq!(table.value(first).as_deref(), Some(&b"after"[..]));
 }
 
-/// There is nobody to take its place: it goes on when its medium does.
+/// Nobody can take its place: it goes on when its medium does.
 #[test]
-fn the_only_voter_leads_on_although_its_medium_has_stalled() {
-    let mut table = Table::with(MapKind::List, (1, 1), Model::File, |_| {});
-    run(&mut table, 60, &[1]);
-    table.seat(1).sim.stall_syncs();
-    let number = table.put(1, b"stalled");
-    run(&mut table, LONG, &[]);
-    assert!(!table.seats[&1].settled.contains(&number));
-    assert_eq!(table.node(1).status().role, Role::Leader);
-    run(&mut table, 1, &[1]);
-    assert!(table.seats[&1].settled.contains(&number));
+fn a_leader_without_whom_none_is_elected_leads_on_although_its_medium_has_stalled() {
+    for nodes in [1, 2] {
+        let mut table = Table::with(MapKind::List, (nodes, nodes), Model::File, |_| {});
+        let all: Vec<u64> = (1..=nodes).collect();
+        run(&mut table, 60, &all);
+        let leader = table.leader().expect("a leader");
+        table.seat(leader).sim.stall_syncs();
+        let number = table.put(leader, b"stalled");
+        let others: Vec<u64> = all.iter().copied().filter(|id| *id != leader).collect();
+        run(&mut table, LONG, &others);
+        assert!(!table.seats[&leader].settled.contains(&number));
+        assert_eq!(table.node(leader).status().role, Role::Leader);
+        run(&mut table, 5, &all);
+        assert!(table.seats[&leader].settled.contains(&number));
+    }
 }
