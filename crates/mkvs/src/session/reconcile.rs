@@ -404,8 +404,11 @@ fn with_damaged(
         }
     }
     let alone = newest.into_iter();
-    missing
-        .extend(alone.map(|(key, (sequence, has))| Missing { key: key.to_vec(), sequence, has }));
+    missing.extend(alone.map(|(key, (sequence, has))| Missing {
+        key: key.to_vec(),
+        sequence,
+        has,
+    }));
     missing
 }
 
