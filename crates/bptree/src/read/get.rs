@@ -387,6 +387,8 @@ impl Reader {
             let (offset, sequence) = (view.offset, view.sequence());
             let mut hurts = |error, known: Option<&[u8]>, is_whole| {
                 let known = known.map(Into::into);
+                // A record that is damaged says nothing of its kind.
+                let is_record = is_record || is_whole;
                 hurt.push(DamagedField { error, known, is_whole, offset, sequence, is_record });
             };
             if is_hurt {

@@ -243,6 +243,10 @@ impl Tree {
                 self.take_over(guard, locked, view, is_in_doubt, &mut contents)?;
             }
         }
+        if contents.has_lost() {
+            // What they were counted as is unknown.
+            self.counters.be_unsure();
+        }
         contents.cuts = self.sort_items(guard, &mut contents.kept)?;
         Ok(contents)
     }
