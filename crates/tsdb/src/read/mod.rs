@@ -217,8 +217,11 @@ impl<'s> Reader<'s> {
 /// Stretches that are listed at a time, at first.
 const LISTED_MIN: usize = 8;
 
+/// How many times as many are listed next: a listing looks through the shard again.
+const LISTED_GROWTH: usize = 8;
+
 /// The points of a field of a series, block by block. A query may have a reader for each of many fields and series
-/// at a time, and need few points of each: so few stretches are listed at first, and then twice as many each time.
+/// at a time, and need few points of each: so few stretches are listed at first, and then more each time.
 #[derive(Debug)]
 pub struct Points<'r> {
     part: Option<Part<'r>>,
@@ -264,7 +267,7 @@ impl<'r> Points<'r> {
             false => from..=*self.rest.end(),
         };
         self.shards.push(shard);
-        self.listed_max = self.listed_max.saturating_mul(2);
+        self.listed_max = self.listed_max.saturating_mul(LISTED_GROWTH);
     }
 
     fn next_stretch(&mut self) -> Result<Option<Stretch>> {

@@ -26,6 +26,10 @@ const FAN_IN: usize = 4;
 /// The largest segment of a cold shard has at most so many times the points of the others when all become one.
 const COLD_SHARE: u64 = 4;
 
+/// So many segments of tiers that never come together become one with the larger one before them, if they have a
+/// share of its points.
+const LONG: usize = 4 * FAN_IN;
+
 /// The size class of a segment: the logarithm of its points.
 fn tier(points: u64) -> u32 {
     (points / 1024).checked_ilog(FAN_IN as u64).map_or(0, |tier| tier + 1)
@@ -60,8 +64,10 @@ fn choose(points: &[u64], extent: Extent, fits: impl Fn(Range<usize>) -> bool) -
         let rest = points.get(from..).unwrap_or_default();
         let run = rest.iter().take_while(|it| tier(**it) <= tier(*first));
         let its = run.clone().filter(|it| tier(**it) == tier(*first)).count();
+        let behind: u64 = run.clone().skip(1).sum();
         let found = from..from + run.count();
-        if its >= FAN_IN && fits(found.clone()) {
+        let is_long = found.len() >= LONG && behind.saturating_mul(COLD_SHARE) >= *first;
+        if (its >= FAN_IN || is_long) && fits(found.clone()) {
             return found;
         }
     }
@@ -323,6 +329,25 @@ mod tests {
         let mixed = [1024, 4096, 4096, 1024, 4096, 4096, 1024];
         assert_eq!(choose(&mixed, Extent::Tier, |_| true), 1..7);
         assert_eq!(choose(&mixed, Extent::All, |range| range.len() < 7), 1..7);
+    }
+
+    /// Sizes whose tiers alternate: there are never four of one beside each other.
+    #[test]
+    fn segments_of_many_sizes_are_merged_too() {
+        let mut segments = Vec::new();
+        let mut written = 0;
+        for round in 0_u32..1024 {
+            segments.push(512 << (round.trailing_zeros() * 2).min(10));
+            let chosen = choose(&segments, Extent::Tier, |_| true);
+            if !chosen.is_empty() {
+                let sum = segments[chosen.clone()].iter().sum();
+                written += sum;
+                segments.splice(chosen, [sum]);
+            }
+        }
+        let points: u64 = segments.iter().sum();
+        assert!(segments.len() <= 2 * super::LONG, "{segments:?}");
+        assert!(written <= 12 * points, "{written} of {points}");
     }
 
     #[test]
