@@ -186,7 +186,7 @@ impl ReplicaMap for WalBaseline {
         stats.records = self.len();
         stats.live_bytes = bytes;
         stats.pool_bytes = inner.log.len() + bytes;
-        stats.dram_bytes = bytes;
+        stats.dram_bytes = self.state().read().all_bytes();
         stats
     }
 

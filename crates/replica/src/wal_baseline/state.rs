@@ -25,6 +25,8 @@ pub(super) struct State {
     records: BTreeMap<Box<[u8]>, SmallVec<[Version; 1]>>,
     len: u64,
     bytes: u64,
+    /// The same of the versions that only pins see.
+    old_bytes: u64,
     /// The number of pins of each timestamp.
     pins: BTreeMap<u64, usize>,
     /// Keys with a version that is seen only by pins before this timestamp.
@@ -49,6 +51,11 @@ impl State {
         self.bytes
     }
 
+    /// Approximate bytes of all versions, in memory.
+    pub(super) fn all_bytes(&self) -> u64 {
+        self.bytes + self.old_bytes
+    }
+
     /// Makes a change, which is newer than all earlier ones.
     pub(super) fn make(&mut self, timestamp: u64, change: ChangeRef<'_>) {
         self.drop_old();
@@ -71,10 +78,12 @@ impl State {
                 let last = versions.last().filter(|it| it.value.is_some());
                 self.len = self.len + u64::from(is_live) - u64::from(last.is_some());
                 self.bytes += bytes;
-                self.bytes -= versions.last().map_or(0, |it| bytes_of(key, it));
+                let replaced = versions.last().map_or(0, |it| bytes_of(key, it));
+                self.bytes -= replaced;
                 let is_seen = versions.last().is_some_and(|it| it.timestamp <= newest_pin);
                 if is_seen {
                     versions.push(version);
+                    self.old_bytes += replaced;
                     self.old.push_back((timestamp, Box::from(key)));
                     return;
                 }
@@ -94,7 +103,7 @@ impl State {
             let Some(versions) = self.records.get_mut(&key) else { continue };
             // Keeps the last one that the oldest pin sees, and those after it.
             let seen = versions.iter().rposition(|it| it.timestamp <= oldest).unwrap_or(0);
-            versions.drain(..seen);
+            self.old_bytes -= versions.drain(..seen).map(|it| bytes_of(&key, &it)).sum::<u64>();
             if versions.len() == 1 && versions.first().is_some_and(|it| it.value.is_none()) {
                 self.records.remove(&key);
             }
@@ -260,6 +269,6 @@ mod tests {
         let state = state.read();
         assert_eq!((state.len(), state.records.len(), state.old.len()), (2, 2, 0));
         assert!(state.records.values().all(|versions| versions.len() == 1));
-        assert_eq!(state.bytes, 2 * (2 + RECORD_BYTES));
+        assert_eq!((state.bytes(), state.all_bytes()), (2 * (2 + RECORD_BYTES), state.bytes()));
     }
 }
