@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const TURN: usize = 512 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 const ENTRY: usize = 32 << 20;
+/// The most time that passes between two turns of the nodes.
+const STEP_MAX: Duration = Duration::from_millis(5);
 
 /// A slow network on the way to a node.
 struct Relay {
@@ -71,6 +73,9 @@ impl Relay {
 struct Pair {
     nodes: [Node; 2],
     relays: [Relay; 2],
+    /// The time of both. It passes with that of the machine, but for the moments in which this thread does not run.
+    now: Instant,
+    looked: Instant,
     moved: Instant,
     buffer: Vec<u8>,
 }
@@ -84,17 +89,20 @@ impl Pair {
             Node::start_behind(1, (at[0], told[0]), told[1], None)?,
             Node::start_behind(2, (at[1], told[1]), told[0], None)?,
         ];
-        Ok(Self { nodes, relays, moved: Instant::now(), buffer: vec![0; TURN] })
+        let now = Instant::now();
+        Ok(Self { nodes, relays, now, looked: now, moved: now, buffer: vec![0; TURN] })
     }
 
     fn until(&mut self, is_so: impl Fn(&[Node; 2]) -> Outcome<bool>) -> Outcome {
         let since = Instant::now();
         while !is_so(&self.nodes)? {
-            if self.moved.elapsed() >= PAUSE {
-                self.moved = Instant::now();
+            let looked = std::mem::replace(&mut self.looked, Instant::now());
+            self.now += (self.looked - looked).min(STEP_MAX);
+            if self.now - self.moved >= PAUSE {
+                self.moved = self.now;
                 self.relays.iter_mut().try_for_each(|it| it.turn(&mut self.buffer))?;
             }
-            self.nodes.iter_mut().try_for_each(Node::turn)?;
+            self.nodes.iter_mut().try_for_each(|node| node.turn_at(self.now))?;
             if since.elapsed() > PATIENCE {
                 return Err("it does not come".into());
             }

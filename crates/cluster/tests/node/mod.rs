@@ -96,10 +96,15 @@ impl Node {
     }
 
     pub(crate) fn turn(&mut self) -> Outcome {
+        self.turn_at(Instant::now())
+    }
+
+    /// A turn of its loop at a time that the test says.
+    pub(crate) fn turn_at(&mut self, now: Instant) -> Outcome {
         let mut events = Events::with_capacity(64);
         self.poll.poll(&mut events, Some(Duration::from_millis(2)))?;
         events.iter().for_each(|event| self.service.ready(self.poll.registry(), event));
-        self.service.begin_turn(self.poll.registry(), Instant::now());
+        self.service.begin_turn(self.poll.registry(), now);
         self.service.end_turn(self.poll.registry());
         Ok(())
     }
