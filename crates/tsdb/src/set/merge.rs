@@ -28,7 +28,7 @@ const COLD_SHARE: u64 = 4;
 
 /// So many segments of tiers that never come together become one with the larger one before them, if they have a
 /// share of its points.
-const LONG: usize = 4 * FAN_IN;
+const LONG: usize = 8 * FAN_IN;
 
 /// The size class of a segment: the logarithm of its points.
 fn tier(points: u64) -> u32 {
@@ -344,9 +344,9 @@ mod tests {
                 written += sum;
                 segments.splice(chosen, [sum]);
             }
+            assert!(segments.len() <= 2 * super::LONG, "{segments:?}");
         }
         let points: u64 = segments.iter().sum();
-        assert!(segments.len() <= 2 * super::LONG, "{segments:?}");
         assert!(written <= 12 * points, "{written} of {points}");
     }
 
