@@ -26,8 +26,9 @@ const FAN_IN: usize = 4;
 /// The largest segment of a cold shard has at most so many times the points of the others when all become one.
 const COLD_SHARE: u64 = 4;
 
-/// So many segments of tiers that never come together become one with the larger one before them, if they have a
-/// share of its points.
+/// So many segments behind each other become one where their tiers never come together, if the others have a share of
+/// the points of the first. Segments of one size make no such run: at most three of each tier are left of them, of ten
+/// tiers up to a thousand million points.
 const LONG: usize = 8 * FAN_IN;
 
 /// The size class of a segment: the logarithm of its points.
@@ -48,7 +49,8 @@ pub(crate) enum Extent {
 }
 
 /// Chooses the segments of a shard to merge, given by their numbers of points: [`FAN_IN`] of a tier, with those of
-/// lower tiers that follow; or all of them. Those that do not fit are not chosen. Empty if there are none.
+/// lower tiers that follow; a run of [`LONG`]; or all of them. Those that do not fit are not chosen. Empty if there are
+/// none.
 fn choose(points: &[u64], extent: Extent, fits: impl Fn(Range<usize>) -> bool) -> Range<usize> {
     let (all, largest) = (0..points.len(), points.iter().copied().max().unwrap_or(0));
     let others = points.iter().sum::<u64>() - largest;
