@@ -215,6 +215,22 @@ fn what_is_dead_in_open_pages_of_idle_threads_makes_room() {
     });
 }
 
+/// The first page is full but for less than one record.
+#[test]
+fn a_page_without_live_records_makes_a_page() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(64));
+        let put = |number: u8, byte: u8| {
+            let put = store.put(&[b'p', 0, number], &[byte; 400], &write()).map(drop);
+            assert!(put.is_ok(), "{number}: {put:?}");
+        };
+        (0..9).for_each(|number| put(number, 0));
+        fill(&store, 400, 0);
+        (0..18).for_each(|number| put(number % 9, 1));
+    });
+}
+
 /// A batch that needs pages cleans the page with the most dead bytes first, and a record in it is damaged.
 #[test]
 fn damage_of_one_key_is_no_error_of_a_write_of_another() {

@@ -74,12 +74,15 @@ impl Cleaner {
         if length == 0 || cell.is_pinned() {
             return None;
         }
-        Some((u64::from(length) + self.unused(length)).saturating_sub(copied_bytes(cell)))
+        Some(match copied_bytes(cell) {
+            0 if !mutant!("scmkv.clean.whole") => u64::from(self.geometry.page_size),
+            copied => (u64::from(length) + self.unused(length)).saturating_sub(copied),
+        })
     }
 
     /// Bytes of a sealed page of this length that were never written, if it was sealed early: a
     /// store that is opened, written to a little and closed again has many such pages. The unused
-    /// rest of any other page is not worth the copying.
+    /// rest of any other page is not worth the copying; that of a page without live records comes with it.
     fn unused(&self, length: u32) -> u64 {
         let unused = u64::from(self.geometry.page_size.saturating_sub(length));
         if unused >= u64::from(self.geometry.page_size) / 8 { unused } else { 0 }
@@ -110,6 +113,7 @@ impl Cleaner {
                 let age = if mutant!("scmkv.clean.age") { age } else { age.min(AGE_MAX) };
                 let age = f64::from(age + 1);
                 let dead_part = gain as f64 / (length + self.unused(length as u32) as f64);
+                let dead_part = dead_part.min(1.0);
                 (page, dead_part * age / (2.0 - dead_part))
             })
             .max_by(|a, b| a.1.total_cmp(&b.1))

@@ -29,7 +29,8 @@ const HOLES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::holes"]);
 const HEADERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::headers"]);
 const VICTIMS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::victims"]);
 const ELEMENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::elements"]);
-const NO_SPACE: Suite = Suite::of(PACKAGE, "no_space", &["idle_threads", "damage_of_one"]);
+const NO_SPACE: Suite =
+    Suite::of(PACKAGE, "no_space", &["idle_threads", "damage_of_one", "without_live"]);
 const UNREADABLE: Suite = Suite::of(PACKAGE, "unreadable", &[]);
 const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
 const COUNT: Suite = Suite::of(PACKAGE, "count", &[]);
@@ -102,6 +103,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.clean.overwrite_racing_slot", "the cleaner undoes a racing write", CLEANER),
     Mutant::new("scmkv.clean.age", "the age of a page outweighs all dead bytes", VICTIMS),
     Mutant::new("scmkv.clean.worthy", "a writer waits for pages that give little", VICTIMS),
+    Mutant::new("scmkv.clean.whole", "the rest of a dead page counts as live", NO_SPACE),
     Mutant::new("scmkv.clean.idle", "dead bytes in open pages of idle logs do not count", NO_SPACE),
     Mutant::new("scmkv.clean.others_damage", "damage of one key fails a put of another", NO_SPACE),
     Mutant::new("scmkv.clean.slotless", "a removed slot that a kill left comes back", UNDURABLE),
