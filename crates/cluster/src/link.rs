@@ -3,7 +3,7 @@
 //! In a cluster with a password nothing but the handshake is sent before the peer has proved that it has the
 //! password. Messages wait meanwhile, each with an empty place for its seal, whose key is not known yet.
 
-use crate::frame::{self, Hello, PART};
+use crate::frame::{self, Hello};
 use crate::handshake::{Dialler, Party};
 use crate::refusal::Fault;
 use crate::secret::{SEAL_LEN, Secret, Session};
@@ -41,8 +41,6 @@ pub(crate) struct Link {
     sent: usize,
     /// When the peer last took bytes, or the attempt began.
     taken: Instant,
-    /// Bytes that it has taken since the last sign of life.
-    taken_bytes: usize,
     /// The peer has taken bytes of this connection.
     is_reached: bool,
     next_attempt: Instant,
@@ -81,7 +79,6 @@ impl Link {
             output: Vec::new(),
             sent: 0,
             taken: now,
-            taken_bytes: 0,
             is_reached: false,
             next_attempt: now,
         }
@@ -220,7 +217,6 @@ impl Link {
                         false => drop(self.greeting.drain(..len)),
                     }
                     self.taken = now;
-                    self.taken_bytes += len;
                     self.is_reached = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -238,16 +234,6 @@ impl Link {
             self.output.drain(..self.sent);
             self.sent = 0;
         }
-    }
-
-    /// True if more waits than the socket takes, and the peer has taken another [`PART`] of it.
-    pub(crate) fn has_sent_part(&mut self) -> bool {
-        let waits = self.sent < self.output.len();
-        let has_sent = waits && self.taken_bytes >= PART;
-        if has_sent || !waits {
-            self.taken_bytes = 0;
-        }
-        has_sent
     }
 
     /// The socket is ready: it is writable, or has bytes of the handshake, or was closed, since the peer sends

@@ -442,11 +442,6 @@ impl PolledService for Service {
             }
         }
         let now = Instant::now();
-        for (id, (_, link)) in &mut self.links {
-            link.flush(registry, now);
-            if link.has_sent_part() {
-                self.replica.note_part_taken(*id);
-            }
-        }
+        self.links.values_mut().for_each(|(_, link)| link.flush(registry, now));
     }
 }

@@ -69,7 +69,7 @@ impl Relay {
     }
 }
 
-/// Two nodes that reach each other by way of a slow network.
+/// Two nodes that reach each other by way of a slow network. The sockets before it have room for most of an entry.
 struct Pair {
     nodes: [Node; 2],
     relays: [Relay; 2],

@@ -18,13 +18,14 @@ use protobuf::{Message as _, ProtobufEnum};
 use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
 
 /// The version of the format; others are refused.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const RAFT: u8 = 1;
 const PAGE: u8 = 2;
 const RECEIPT: u8 = 3;
 const HELLO: u8 = 4;
 const ASK: u8 = 5;
 const TOLD: u8 = 6;
+const KEEPALIVE: u8 = 7;
 const CHANGES: u8 = 1;
 const MEMBERS: u8 = 2;
 
@@ -57,6 +58,8 @@ pub(crate) enum Body {
     Ask(u64),
     /// The answer: the number of the question, and the index.
     Told(u64, u64),
+    /// A part of a long message has arrived.
+    Keepalive,
 }
 
 /// The sender's state.
@@ -181,6 +184,7 @@ impl Envelope {
             Body::Hello(_) => HELLO,
             Body::Ask(_) => ASK,
             Body::Told(..) => TOLD,
+            Body::Keepalive => KEEPALIVE,
         });
         let Self { cluster, identity, start, life, from, to, .. } = *self;
         [cluster, identity, start, life, from, to].into_iter().for_each(|it| writer.word(it));
@@ -199,6 +203,7 @@ impl Envelope {
             Body::Told(number, index) => {
                 [*number, *index].into_iter().for_each(|it| writer.word(it));
             }
+            Body::Keepalive => {}
         }
         let crc = crc32c::crc32c(bytes.get(begin + 4..).unwrap_or_default());
         if let Some(to) = bytes.get_mut(begin..begin + 4) {
@@ -245,6 +250,7 @@ fn decode_rest(reader: &mut Reader<'_>) -> Option<Envelope> {
         }
         ASK => Body::Ask(reader.word()?),
         TOLD => Body::Told(reader.word()?, reader.word()?),
+        KEEPALIVE => Body::Keepalive,
         _ => return None,
     };
     reader.0.is_empty().then_some(Envelope { cluster, identity, start, life, from, to, body })
@@ -433,6 +439,7 @@ mod tests {
             Body::Receipt(Receipt { state: Received::Unfit, ..receipt }),
             Body::Ask(9),
             Body::Told(9, 70),
+            Body::Keepalive,
             Body::Hello(Hello {
                 is_bound: true,
                 asks: false,

@@ -145,14 +145,9 @@ impl Replica {
         self.drive(|node| node.step(envelope))
     }
 
-    /// A part of a long message of a node has arrived here.
+    /// As [`Node::hear_part`].
     pub fn hear_part(&self, from: NodeId) {
-        self.core.lock().node.hear_part(from);
-    }
-
-    /// A node has taken a part of a long message of this one.
-    pub fn note_part_taken(&self, to: NodeId) {
-        self.core.lock().node.note_part_taken(to);
+        self.drive(|node| node.hear_part(from));
     }
 
     /// A tick of time has passed.

@@ -26,7 +26,9 @@ pub(super) fn has_possible_term(body: &Body, known: u64) -> bool {
     let term = match body {
         Body::Raft(message) => message.term,
         Body::Page(page) => page.term,
-        Body::Receipt(_) | Body::Hello(_) | Body::Ask(_) | Body::Told(..) => return true,
+        Body::Receipt(_) | Body::Hello(_) | Body::Ask(_) | Body::Told(..) | Body::Keepalive => {
+            return true;
+        }
     };
     term <= known.max(TERM_AMPLE).saturating_add(TERM_AHEAD) || mutant!("replica.term.last")
 }

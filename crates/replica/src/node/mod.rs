@@ -237,6 +237,10 @@ impl Node {
                     node.told.insert(number, index);
                     Ok(())
                 }
+                Body::Keepalive => {
+                    node.take_keepalive(from);
+                    Ok(())
+                }
             }
         })
     }

@@ -391,7 +391,7 @@ fn a_follower_knows_how_fresh_it_is() {
 /// A message of node 2, of a cluster that has no name yet.
 fn message(to: u64, kind: u8, words: [u64; 7]) -> Envelope {
     let mut bytes = vec![0; 4];
-    bytes.extend([2, 1]);
+    bytes.extend([3, 1]);
     // Cluster, identity, start, life, from, to.
     [0, 102, 1, 1, 2, to].into_iter().for_each(|word: u64| bytes.extend(word.to_le_bytes()));
     bytes.extend([kind, 0]);

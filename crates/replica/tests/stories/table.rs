@@ -160,6 +160,12 @@ impl Table {
         }
     }
 
+    /// A part of a long message of another node arrives.
+    pub(crate) fn hear_part(&mut self, id: u64, from: u64) {
+        self.node(id).hear_part(from);
+        self.hear(id);
+    }
+
     /// Delivers the first letter; false if there is none.
     pub(crate) fn deliver(&mut self) -> bool {
         if self.letters.is_empty() {
