@@ -29,6 +29,16 @@ const ROUND: usize = 32;
 /// How often, at most, the cleaner goes through all pages for one write.
 const PASSES: u64 = 2;
 
+/// The part of a page that was moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    All,
+    /// Some records are not durable yet.
+    Part,
+    /// There was no more room for copies.
+    UntilFull,
+}
+
 impl Tree {
     /// Ensures that `pages` pages are free, and `reserve` more. A reserve of all pages stands for a map that is too full
     /// for the request: then everything that only waits for commits is let go, and the caller asks anew.
@@ -167,7 +177,7 @@ impl Tree {
     /// Cleans one page, or a part of it, with at least so many dead bytes; false if there is none, or no space for it
     /// beside the pages that are `kept`. A page with records that are not durable is taken only if the call
     /// `may_commit`.
-    fn clean_one(&mut self, dead_min: u32, kept: u32, may_commit: bool) -> Result<bool> {
+    pub(super) fn clean_one(&mut self, dead_min: u32, kept: u32, may_commit: bool) -> Result<bool> {
         let victim = |tree: &mut Self| tree.victim(may_commit).filter(|it| it.1 >= dead_min);
         let Some((mut page, _)) = victim(self) else { return Ok(false) };
         if self.stream.is_partly_hidden(page) {
@@ -184,12 +194,17 @@ impl Tree {
         // It is not picked again until the commit.
         self.stream.pages.keep(victim, true);
         match self.clean_page(&guard, victim, kept) {
-            Ok(true) => {
+            Ok(Moved::All) => {
                 self.aside.push(victim);
                 self.pages_cleaned += 1;
                 Ok(true)
             }
-            Ok(false) => {
+            // No commit may come that would give it back: while pages wait for a reader it is picked again and again.
+            Ok(Moved::UntilFull) if self.gone.len() == before && !mutant!("mvcc.tree.no_room") => {
+                self.stream.pages.close(victim);
+                Ok(false)
+            }
+            Ok(Moved::Part | Moved::UntilFull) => {
                 self.part.push(victim);
                 self.pages_cleaned += 1;
                 Ok(self.gone.len() > before)
@@ -200,13 +215,13 @@ impl Tree {
         }
     }
 
-    /// Moves the live records of a page; false if some are left, so that as many pages as `kept` stay free.
-    fn clean_page(&mut self, guard: &Guard, page: u32, kept: u32) -> Result<bool> {
+    /// Moves the live records of a page, as long as that leaves as many pages free as are `kept`.
+    fn clean_page(&mut self, guard: &Guard, page: u32, kept: u32) -> Result<Moved> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
         let newest_pin = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
         let has_room = self.has_room_beside_pins();
-        let (mut need, mut is_all) = (self.need(), true);
+        let (mut need, mut moved) = (self.need(), Moved::All);
         for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
             // The pages of a large value would be freed with the copy.
             let is_small = !view.header.large || mutant!("mvcc.tree.chain");
@@ -217,7 +232,7 @@ impl Tree {
             }
             if self.stream.covering(view.offset).is_some() {
                 // A reader of the record has to wait for it; a reader of the copy would not know to.
-                is_all = false;
+                moved = Moved::Part;
                 continue;
             }
             if view.header.kind == Kind::Commit {
@@ -232,11 +247,11 @@ impl Tree {
             };
             let pages = need.pages(&volume, self.commit_len_max()) + for_copy;
             if self.stream.pages.total_and_free().1 < pages + kept + FOR_OPENINGS {
-                return Ok(false);
+                return Ok(Moved::UntilFull);
             }
             self.move_record(look, &view)?;
         }
-        Ok(is_all)
+        Ok(moved)
     }
 
     /// True if there is room for two copies of the records that pins and the newest version see, until the pins go.

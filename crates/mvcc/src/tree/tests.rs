@@ -339,6 +339,25 @@ fn pages_come_back_while_pins_go() {
     }
 }
 
+/// While pages wait for a reader there is no room for copies, however often a write asks for it.
+#[test]
+fn a_page_for_whose_records_there_is_no_room_is_cleaned_later() {
+    let mut bench = Bench::new(Law::X86, 200, 15);
+    for _ in 0..3000 {
+        let key = bench.key(250);
+        bench.write(&key, true);
+    }
+    bench.commit();
+    // Pages with dead records alone need no room.
+    while bench.tree.clean_one(1, 200, true).unwrap() {}
+    let cleaned = bench.tree.pages_cleaned;
+    for _ in 0..300 {
+        assert!(!bench.tree.clean_one(1, 200, true).unwrap());
+    }
+    assert_eq!(bench.tree.pages_cleaned, cleaned);
+    assert!(bench.tree.clean_one(1, 0, true).unwrap(), "no page is left");
+}
+
 #[test]
 fn a_cut_leaves_a_whole_number_of_commits() {
     for seed in (21..=60).chain(WIDE + 21..=WIDE + 30) {

@@ -94,6 +94,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("mvcc.list.pin", "what a pin sees is superseded", PIN_CUTS).quick(),
     Mutant::new("mvcc.tree.pin", "a page that a pinned root leads to is free", PIN_CUTS).quick(),
+    Mutant::new("mvcc.tree.no_room", "a page for which there is no room is set aside", TREE),
     Mutant::new("mvcc.tree.graves", "a full tree lets no tombstone go", LOG_ROOM),
     Mutant::new("mvcc.tree.held", "tombstones that are held go", LIVES),
     Mutant::new("mvcc.tree.absence", "who finds nothing is told so before it is durable", EARLY),
