@@ -110,13 +110,14 @@ impl Recovery<'_> {
         let is_used = self.used_by(&recovery, &counting)?;
         self.strike_out_void(&mut recovery, void)?;
         self.strike_out_leaves(&mut recovery, &gone)?;
+        // Those that the recovery has adopted need not wait for the readers of other pools.
+        let unused = (0..self.space.pages()).filter(|page| !is_used[*page as usize]);
+        let (free, adopted_before): (Vec<u32>, Vec<u32>) =
+            unused.partition(|page| !mutant!("bptree.recover.retired") && recovery.free(*page));
         drop(recovery);
         self.remove_remains(&counting)?;
-        for page in (0..self.space.pages()).filter(|page| !is_used[*page as usize]) {
-            if !self.space.retire(page) {
-                return Err(self.not_a_leaf(page));
-            }
-        }
+        self.retire_all(adopted_before)?;
+        self.pages.offer(free.into_iter());
         let damaged = counting.iter().filter(|found| found.is_to_be_told());
         let damaged: Vec<Box<[u8]>> = damaged.map(|found| found.head.least.clone()).collect();
         self.lead_to(counting)?;

@@ -140,6 +140,15 @@ impl Recovery {
             Some(own) => own.cut(roles, page, published),
         }
     }
+
+    /// Frees a page at once, which is possible since nobody has a slice of it. False as for [`Recovery::cut`].
+    pub fn free(&mut self, page: u32) -> bool {
+        let is_free = self.cut(page, 0) && self.space.roles.free_cut(page);
+        if is_free && let Some(own) = &self.space.own {
+            own.forget(page);
+        }
+        is_free
+    }
 }
 
 impl Drop for Recovery {
@@ -216,6 +225,24 @@ mod tests {
             assert_eq!(bytes, [2; 8]);
             space.mark_durable(2, 8);
             assert!(!recovery.cut(7, 0), "it is free");
+        }
+    }
+
+    #[test]
+    fn a_recovery_frees_what_nobody_has_slices_of() {
+        for space in spaces() {
+            let mut recovery = space.recovery().unwrap();
+            let reader = space.pin();
+            assert!(space.adopt_log(1, 64) && !recovery.free(1), "of nobody's recovery");
+            assert!(recovery.adopt(2, 64) && recovery.adopt(3, 64));
+            let mut writer = Pen::new(&space).take_up(2).unwrap();
+            assert!(!recovery.free(2), "it has a writer");
+            writer.append(&[&[1; 8]]);
+            writer.publish();
+            drop(writer);
+            assert!(recovery.free(3) && !recovery.free(3), "it is free");
+            assert!(space.adopt_log(3, 8) && !recovery.free(3), "of another use");
+            drop(reader);
         }
     }
 

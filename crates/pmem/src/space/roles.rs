@@ -323,6 +323,16 @@ impl Roles {
         false
     }
 
+    /// Frees a page that a recovery has adopted, of which nothing is published and that has no writer; false for any
+    /// other page.
+    pub(super) fn free_cut(&self, page: u32) -> bool {
+        let cut = log_word(0, 0) | RECOVERED;
+        let free = |word: &AtomicU64| {
+            word.compare_exchange(cut, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        self.word(page as usize).is_some_and(free)
+    }
+
     /// Changes a log page without a writer to RETIRED; false for any other page.
     pub(super) fn retire(&self, page: u32) -> bool {
         let Some(word) = self.word(page as usize) else {

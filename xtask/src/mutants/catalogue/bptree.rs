@@ -22,6 +22,7 @@ const LENGTHS: Suite = Suite::of(PACKAGE, "damage", &["lengths_with_two_wrong_bi
 const HELD: Suite = Suite::of(PACKAGE, "held", &[]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
 const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_most_writes_are_relaxed"]);
+const PINS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::pins"]);
 const BATCHES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["each_change_of_a_batch"]);
 const COMMITS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["multi_leaf_commit::"]);
 
@@ -60,6 +61,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("bptree.recover.checksum", "a recovery looks at no checksum", TORN),
     Mutant::new("bptree.recover.half_batch", "a batch without its commit link counts", CUTS),
     Mutant::new("bptree.recover.proof", "records prove nothing of those before", LENGTHS),
+    Mutant::new("bptree.recover.retired", "free pages wait for readers of other pools", PINS),
     Mutant::new("bptree.recover.uncut", "behind the records of a leaf all is readable", CUTS),
     Mutant::new("bptree.recover.parts_uncut", "what does not count is written behind", CUTS),
     Mutant::new("bptree.recover.strike_flush", "what is struck out is not flushed", NEVER_COUNTED),

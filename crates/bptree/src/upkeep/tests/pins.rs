@@ -7,7 +7,7 @@ use crate::volume::counters::Count;
 use crate::volume::pages::RESERVE;
 use coreplane_engine::{Batch, Error, TimeSource, UnixMillis, WriteOptions};
 use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::{MediaChoice, Pool, epoch};
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool, epoch};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, PoisonError};
@@ -40,6 +40,23 @@ fn a_leaf_of_64_records_is_written_anew_once_for_one_more() {
     drop(guard);
     taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// A reader of another pool stays while a store that was killed is opened.
+#[test]
+fn a_recovered_store_has_pages_at_once() {
+    let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
+    let (directory, store) = new_store();
+    let _outcome = store.put(b"key", b"value", &WriteOptions::default()).expect("put");
+    let free = store.pages.free_len();
+    drop(store);
+    let guard = epoch::pin();
+    let pool = Pool::open(&directory.path().join("pool"), &OpenOptions::default());
+    let options = Options { background: false, ..Options::default() };
+    let store = Store::open(pool.expect("a pool"), &options, &|_| {}).expect("a store");
+    assert!(!store.opened.with_checkpoint);
+    assert_eq!(store.pages.free_len(), free);
+    drop(guard);
 }
 
 /// The sweep needs a page for that leaf, and a reader that leaves after a while keeps the only ones.
