@@ -94,15 +94,40 @@ impl Pieces {
     }
 }
 
+/// The maximum length of a body that asks for something, and has no points: more than a query of the greatest
+/// length, percent-encoded.
+const QUESTION_MAX: usize = 1 << 20;
+
+/// Collects and decodes a body that asks for something.
+pub(crate) async fn question(
+    host: &Host,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Collected, BodyError> {
+    let max = host.options.body_max.min(QUESTION_MAX);
+    let mut body = collect_within(host, headers, body, max).await?;
+    body.decode(max)?;
+    Ok(body)
+}
+
 /// Collects a body as it was sent.
 pub(crate) async fn collect(
     host: &Host,
     headers: &HeaderMap,
+    body: Body,
+) -> Result<Collected, BodyError> {
+    collect_within(host, headers, body, host.options.body_max).await
+}
+
+async fn collect_within(
+    host: &Host,
+    headers: &HeaderMap,
     mut body: Body,
+    max: usize,
 ) -> Result<Collected, BodyError> {
     let options = &host.options;
     let said = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
-    if said.is_some_and(|said| said > options.body_max as u64) {
+    if said.is_some_and(|said| said > max as u64) {
         return Err(BodyError::TooLarge);
     }
     let is_gzip = is_gzip(headers)?;
@@ -115,7 +140,7 @@ pub(crate) async fn collect(
         let Some(frame) = frame.map_err(|_| BodyError::Late)? else { break };
         let frame = frame.map_err(|_| BodyError::Cut)?;
         let Ok(piece) = frame.into_data() else { continue };
-        if pieces.len() + piece.len() > options.body_max {
+        if pieces.len() + piece.len() > max {
             return Err(BodyError::TooLarge);
         }
         // A vector that grows has up to twice its length.
@@ -145,6 +170,11 @@ impl Collected {
     /// Also holds memory for the data that is made of the body.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), BodyError> {
         Ok(self.share.grow_to(self.bytes.len().saturating_add(bytes))?)
+    }
+
+    /// The memory that it holds, for the data that was made of it.
+    pub(crate) fn into_share(self) -> Share {
+        self.share
     }
 
     /// True if its points are written in the thread of its connection: the body is short as sent and decoded. It is

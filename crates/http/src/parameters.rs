@@ -13,15 +13,27 @@ impl Parameters {
     }
 
     /// Parses a text `name=value&…`. Bytes that are not UTF-8 become U+FFFD.
-    pub(crate) fn parse(text: &[u8]) -> Self {
+    fn parse(text: &[u8]) -> Self {
         Self(form_urlencoded::parse(text).map(owned).collect())
     }
 
-    /// The parameters of `first`, then these: for equal names those of `first` take precedence.
-    pub(crate) fn behind(self, first: Self) -> Self {
-        let mut all = first.0;
-        all.extend(self.0);
+    /// Keeps the first value of each of these names, and adds those of a form: for equal names the form takes
+    /// precedence. A form may have many more parameters than anybody reads.
+    pub(crate) fn behind(self, form: &[u8], names: &[&str]) -> Self {
+        let mut all: Vec<(String, String)> = Vec::with_capacity(names.len());
+        let of_url = self.0.into_iter().map(|(name, value)| (name.into(), value.into()));
+        for (name, value) in form_urlencoded::parse(form).chain(of_url) {
+            if names.contains(&&*name) && !all.iter().any(|(known, _)| *known == *name) {
+                all.push(owned((name, value)));
+            }
+        }
         Self(all)
+    }
+
+    /// Takes the first value of this name, if it is not empty.
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+        let (_, value) = self.0.iter_mut().find(|(one, _)| one == name)?;
+        Some(std::mem::take(value)).filter(|value| !value.is_empty())
     }
 
     /// The first value of this name; empty if there is none, as in InfluxDB.
@@ -62,7 +74,8 @@ mod tests {
             (None, true, false)
         );
         assert_eq!(found.all("db").collect::<Vec<_>>(), ["a b c", "second"]);
-        let both = found.behind(Parameters::parse(b"db=form"));
-        assert_eq!(both.get("db"), "form");
+        let many = b"a&b&".repeat(1000);
+        let both = found.behind(&[&many[..], b"db=form&db=c&a"].concat(), &["db", "q", "p"]);
+        assert_eq!((both.get("db"), both.get("q"), both.0.len()), ("form", "\"x\"", 2));
     }
 }

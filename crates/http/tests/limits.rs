@@ -248,8 +248,11 @@ fn wait_for_queries(served: &Served, running: u64) -> Outcome<()> {
     Ok(())
 }
 
-#[test]
-fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
+const FORM: [(&str, &str); 1] = [("Content-Type", "application/x-www-form-urlencoded")];
+
+/// A server with one place for queries, and a form whose query takes minutes there: all points are sorted 10,000
+/// times.
+fn with_long_query() -> Outcome<(Served, String)> {
     let (query_time_max, query_bytes_max) = (Duration::from_secs(1_000), usize::MAX);
     let options = Options { queries_max: 1, query_time_max, query_bytes_max, ..Options::default() };
     let served = Served::start(options)?;
@@ -258,17 +261,15 @@ fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
         .collect();
     let path = "/write?db=opentsdb&precision=s";
     assert_eq!(served.ask("POST", path, lines.as_bytes())?.status, 204);
-    // Minutes of work: all points are sorted 10,000 times.
     let statement = format!("SELECT {} FROM m;", ["percentile(value,7)"; 100].join(","));
-    let statements = statement.repeat(100);
-    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    Ok((served, format!("q={}", statement.repeat(100))))
+}
+
+#[test]
+fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
+    let (served, form) = with_long_query()?;
     let (mut client, mut waiting) = (served.connect()?, served.connect()?);
-    client.send_request(
-        "POST",
-        "/query?db=opentsdb",
-        &form,
-        format!("q={statements}").as_bytes(),
-    )?;
+    client.send_request("POST", "/query?db=opentsdb", &FORM, form.as_bytes())?;
     wait_for_queries(&served, 1)?;
     waiting.send_request("GET", "/query?db=opentsdb&q=SHOW+SERIES", &[], b"")?;
     drop((client, waiting));
@@ -276,6 +277,33 @@ fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
     // There is a place for another query.
     let found = served.ask("GET", "/query?db=opentsdb&q=SELECT+count(value)+FROM+m", b"")?;
     assert!(found.body.contains(",200000]"), "{found:?}");
+    is_served(&served)
+}
+
+#[test]
+fn a_form_holds_its_memory_until_its_query_ends() -> Outcome<()> {
+    let (served, form) = with_long_query()?;
+    let mut client = served.connect()?;
+    client.send_request("POST", "/query?db=opentsdb", &FORM, form.as_bytes())?;
+    wait_for_queries(&served, 1)?;
+    wait_for_held_bytes(&served, |bytes| bytes >= form.len())?;
+    // A text that is too long waits for no place.
+    let long = [b"q=SELECT+".to_vec(), vec![b'x'; 300_000]].concat();
+    let refused = served.connect()?.ask("POST", "/query?db=opentsdb", &FORM, &long)?;
+    assert_eq!(refused.status, 400);
+    assert!(refused.body.contains("the query has 300007 bytes"), "{refused:?}");
+    drop(client);
+    wait_for_held_bytes(&served, |bytes| bytes == 0)
+}
+
+#[test]
+fn a_form_is_short() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let form = [&b"q=SHOW+DATABASES"[..], &b"&a".repeat(600_000)].concat();
+    let answer = served.connect()?.ask("POST", "/query", &FORM, &form)?;
+    assert_eq!(answer.status, 413, "{answer:?}");
+    let answer = served.connect()?.ask("POST", "/query", &FORM, &form[..1_000_000])?;
+    assert_eq!(answer.status, 200, "{answer:?}");
     is_served(&served)
 }
 

@@ -31,35 +31,41 @@ use std::time::{Duration, Instant};
 /// Rows of a chunk, if the request states none.
 const CHUNK: usize = 10_000;
 
+/// The names of parameters.
+const NAMES: [&str; 7] = ["q", "db", "rp", "epoch", "chunked", "chunk_size", "params"];
+
 /// A request.
 struct Asked {
     text: String,
     database: Option<String>,
     policy: Option<String>,
     is_read_only: bool,
+    /// The memory of the form.
+    _share: Share,
 }
 
-/// The parameters of a query: those of a form come first, as in Go.
-async fn parameters(host: &Host, request: Request) -> Result<Parameters, Refused> {
+/// The parameters of a query, and the memory that they hold: those of a form come first, as in Go.
+async fn parameters(host: &Host, request: Request) -> Result<(Parameters, Share), Refused> {
     let of_url = Parameters::of(request.uri().query());
+    let none = || host.memory.share();
     let kind = request.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
     let kind = kind.unwrap_or_default();
     if request.method() != Method::POST {
-        return Ok(of_url);
+        return Ok((of_url, none()));
     }
     if kind.starts_with("multipart/form-data") {
         let message = "multipart/form-data is not supported: send q as a parameter";
         return Err(Refused::new(400, message));
     }
     if !kind.starts_with("application/x-www-form-urlencoded") {
-        return Ok(of_url);
+        return Ok((of_url, none()));
     }
     let (parts, body) = request.into_parts();
-    let mut body = body::collect(host, &parts.headers, body).await?;
-    body.decode(host.options.body_max)?;
-    // The decoded text is held as well.
-    body.reserve(body.bytes.len() * 2)?;
-    Ok(of_url.behind(Parameters::parse(&body.bytes)))
+    let mut body = body::question(host, &parts.headers, body).await?;
+    // The values are held as well; a byte that is not UTF-8 becomes three.
+    body.reserve(body.bytes.len() * 3)?;
+    let all = of_url.behind(&body.bytes, &NAMES);
+    Ok((all, body.into_share()))
 }
 
 /// The form of an answer.
@@ -71,6 +77,18 @@ fn shape(host: &Host, parameters: &Parameters, is_pretty: bool) -> Shape {
         pretty: is_pretty,
         chunk: is_chunked.then_some(size.unwrap_or(CHUNK)),
         rows_max: host.options.rows_max,
+    }
+}
+
+/// The refusal of a query.
+fn not_parsed(error: coreplane_tsdb::Error) -> Refused {
+    match error {
+        coreplane_tsdb::Error::Input(message) => {
+            const PREFIX: &str = "error parsing query: ";
+            let prefix = if message.starts_with(PREFIX) { "" } else { PREFIX };
+            Refused::new(400, format!("{prefix}{message}"))
+        }
+        error => error.into(),
     }
 }
 
@@ -95,14 +113,7 @@ fn run(host: &Host, asked: &Asked, within: Duration, unwanted: Option<&Unwanted>
             threads_max: if unwanted.is_none() { 1 } else { options.query_threads },
         },
     };
-    let answers = influxql::run(&host.store, &request).map_err(|error| match error {
-        coreplane_tsdb::Error::Input(message) => {
-            const PREFIX: &str = "error parsing query: ";
-            let prefix = if message.starts_with(PREFIX) { "" } else { PREFIX };
-            Refused::new(400, format!("{prefix}{message}"))
-        }
-        error => error.into(),
-    })?;
+    let answers = influxql::run(&host.store, &request).map_err(not_parsed)?;
     let mut share = host.memory.share();
     share.grow_to(size_of_answers(&answers)).map_err(|_| {
         add(&host.metrics.no_room, 1);
@@ -283,7 +294,7 @@ async fn answer(
     let is_csv = accepts_csv(request.headers());
     // All methods but POST, that is, GET and HEAD.
     let is_read_only = request.method() != Method::POST;
-    let parameters = parameters(host, request).await?;
+    let (mut parameters, share) = parameters(host, request).await?;
     let shape = shape(host, &parameters, is_pretty);
     // InfluxDB's client for Go sends this for no parameters.
     if !matches!(parameters.get("params").trim(), "" | "null" | "{}") {
@@ -291,13 +302,14 @@ async fn answer(
             "bound parameters (params) are not supported: write the values into the query";
         return Err(Refused::new(400, message));
     }
-    let text = parameters.some("q");
-    let asked = Asked {
-        text: text.ok_or_else(|| Refused::new(400, "missing required parameter \"q\""))?.to_owned(),
-        database: parameters.some("db").map(str::to_owned),
-        policy: parameters.some("rp").map(str::to_owned),
-        is_read_only,
-    };
+    let text = parameters.take("q");
+    let text = text.ok_or_else(|| Refused::new(400, "missing required parameter \"q\""))?;
+    // Before it waits for its place.
+    influxql::check_length(&text).map_err(not_parsed)?;
+    let (database, policy) = (parameters.take("db"), parameters.take("rp"));
+    // What nobody reads any more does not wait with it.
+    drop(parameters);
+    let asked = Asked { text, database, policy, is_read_only, _share: share };
     let (answers, share) = answers(host, asked).await?;
     let encoder: Box<dyn Encoder> = match is_csv {
         true => Box::new(Csv::new(answers, shape)),

@@ -164,13 +164,22 @@ pub enum Cell {
     String(Arc<str>),
 }
 
+/// # Errors
+/// [`Error::Input`] if a text is too long for a query, as [`run`] would say.
+pub fn check_length(text: &str) -> Result<()> {
+    parse::check_length(text).map_err(not_a_query)
+}
+
+fn not_a_query(why: String) -> Error {
+    Error::Input(format!("error parsing query: {why}"))
+}
+
 /// Runs the statements of a query, one after the other.
 ///
 /// # Errors
 /// [`Error::Input`] if the text is not a query; then nothing was run.
 pub fn run(store: &Store, request: &Request<'_>) -> Result<Vec<Answer>> {
-    let statements = parse::query(request.text)
-        .map_err(|it| Error::Input(format!("error parsing query: {it}")))?;
+    let statements = parse::query(request.text).map_err(not_a_query)?;
     let budget = Budget::new(&request.limits);
     let mut answers = Vec::with_capacity(statements.len());
     for (number, statement) in statements.iter().enumerate() {

@@ -29,11 +29,18 @@ const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// The parsed item, or an error.
 pub(super) type Parsed<T> = Result<T, String>;
 
-/// Reads a query.
-pub(super) fn query(text: &str) -> Parsed<Vec<Statement>> {
+/// # Errors
+/// If a query is too long.
+pub(super) fn check_length(text: &str) -> Parsed<()> {
     if text.len() > TEXT_MAX {
         return Err(format!("the query has {} bytes, and may have {TEXT_MAX}", text.len()));
     }
+    Ok(())
+}
+
+/// Reads a query.
+pub(super) fn query(text: &str) -> Parsed<Vec<Statement>> {
+    check_length(text)?;
     let mut parser = Parser { lexer: Lexer::new(text), parts: 0, patterns: 0 };
     let mut statements = Vec::new();
     let mut is_apart = true;
