@@ -307,6 +307,38 @@ fn a_form_is_short() -> Outcome<()> {
     is_served(&served)
 }
 
+#[test]
+fn a_query_in_json_is_short() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let subs = [&b"{\"start\":1,\"queries\":[{}"[..], &b",{}".repeat(400_000), b"]}"].concat();
+    let suggest = [&b"{\"type\":\"metrics\",\"q\":\""[..], &[b'x'; 1_100_000], b"\"}"].concat();
+    for (path, body) in [("/api/query", &subs), ("/api/suggest", &suggest)] {
+        let answer = served.ask("POST", path, body)?;
+        assert_eq!(answer.status, 413, "{path}: {answer:?}");
+    }
+    is_served(&served)
+}
+
+/// The details of wrong points are bounded, whatever the length of their names.
+#[test]
+fn details_of_wrong_points_are_short() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let name = "<".repeat(10_000);
+    let wrong = format!(
+        "{{\"metric\":\"{name}\",\"timestamp\":1,\"value\":1,\"tags\":{{\"{name}\":\"{name}\"}}}}"
+    );
+    let list = format!("[{}]", [wrong.as_str(); 800].join(","));
+    let answer = served.ask("POST", "/api/put?details", list.as_bytes())?;
+    assert_eq!(answer.status, 400);
+    assert!(answer.body.len() < 3 << 20, "{} bytes", answer.body.len());
+    assert!(answer.body.ends_with("],\"failed\":800,\"success\":0}"));
+    let quoted = "\\u003c".repeat(256);
+    assert!(answer.body.contains(&format!("Invalid metric name (\\\"{quoted}…\\\")")));
+    // It is counted, and needs a share of the memory for it.
+    wait_for_held_bytes(&served, |bytes| bytes == 0)?;
+    is_served(&served)
+}
+
 /// A query that is begun in the thread of its connection, and is given up there before its time is over, is run on
 /// another thread: the points of a head are read in one go, or not begun.
 #[test]

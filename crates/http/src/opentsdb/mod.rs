@@ -21,12 +21,14 @@
 //! - `/api/query` supports the options `start`, `end`, `msResolution` and `arrays`, and in a sub-query aggregator,
 //!   metric, tags, filters, rate and downsampling. It does not support calendars, time zones, `tsuids`, histograms,
 //!   annotations and `delete`.
+//! - The details of `/api/put` have a thousand wrong points and about 1 MiB at most, and long names are cut.
 //! - A request that finds no room ends with the status 500, and without the number of points that were written
 //!   before: a client repeats it.
 
 mod aggregate;
 mod downsample;
 mod filter;
+mod list;
 mod meter;
 mod point;
 mod put;

@@ -12,6 +12,22 @@ use std::fmt;
 /// The maximum number of tags of a point.
 const TAGS_MAX: usize = 64;
 
+/// The maximum length of a text that is told in an error or beside it, in bytes.
+const QUOTE_MAX: usize = 256;
+
+/// A text for an error, cut if it is long.
+fn quoted(text: &str) -> Cow<'_, str> {
+    cut(text, QUOTE_MAX)
+}
+
+/// A text of at most `max` bytes; if it is longer, its beginning and `…`.
+pub(super) fn cut(text: &str, max: usize) -> Cow<'_, str> {
+    match text.get(..text.floor_char_boundary(max)) {
+        Some(begin) if begin.len() < text.len() => Cow::Owned(format!("{begin}…")),
+        _ => Cow::Borrowed(text),
+    }
+}
+
 /// A JSON value that is neither a list nor an object.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) enum Scalar<'a> {
@@ -83,7 +99,7 @@ impl Scalar<'_> {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Absent | Self::Other => out.extend_from_slice(b"null"),
-            Self::Text(text) => string(text, out),
+            Self::Text(text) => string(&quoted(text), out),
             Self::Float(value) => float(*value, out),
             Self::Integer(value) => out.extend_from_slice(value.to_string().as_bytes()),
             Self::Unsigned(value) => out.extend_from_slice(value.to_string().as_bytes()),
@@ -154,7 +170,7 @@ pub(super) struct Datapoint<'a> {
 }
 
 impl Datapoint<'_> {
-    /// Appends it as JSON.
+    /// Appends it as JSON; its texts are cut if they are long.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"metric\":");
         self.metric.write(out);
@@ -167,7 +183,7 @@ impl Datapoint<'_> {
             if at > 0 {
                 out.push(b',');
             }
-            string(key, out);
+            string(&quoted(key), out);
             out.push(b':');
             value.write(out);
         }
@@ -231,7 +247,10 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
         return Err(format!("Invalid {what}: empty string"));
     }
     match name.chars().find(|it| !it.is_alphanumeric() && !matches!(it, '-' | '_' | '.' | '/')) {
-        Some(wrong) => Err(format!("Invalid {what} (\"{name}\"): illegal character: {wrong}")),
+        Some(wrong) => {
+            let name = quoted(name);
+            Err(format!("Invalid {what} (\"{name}\"): illegal character: {wrong}"))
+        }
         None => Ok(()),
     }
 }

@@ -4,10 +4,11 @@
 //! in batches. Neither pass keeps more of it than a batch.
 
 use super::error;
-use super::point::Datapoint;
+use super::point::{Datapoint, cut};
 use crate::body;
 use crate::host::Host;
 use crate::influx::{Refused, Written, json_answer, string, write_points};
+use crate::limits::Share;
 use crate::parameters::Parameters;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -24,6 +25,12 @@ const BATCH: usize = 5_000;
 
 /// The maximum number of wrong points that are reported in detail.
 const DETAILS_MAX: usize = 1_000;
+
+/// No more of them are reported from so many bytes on.
+const DETAILS_BYTES_MAX: usize = 1 << 20;
+
+/// The maximum length of an error, in bytes.
+const WHY_MAX: usize = 1_000;
 
 /// Calls a function with each point of a text.
 struct Each<'f>(&'f mut dyn FnMut(Datapoint<'_>) -> Result<(), Refused>, &'f mut Option<Refused>);
@@ -70,31 +77,54 @@ fn each(
     })
 }
 
+/// The wrong points, and what is wrong with them: as many as are few and short, and as there is memory for.
+struct Details {
+    /// The beginning of a JSON object.
+    text: Vec<u8>,
+    count: usize,
+    share: Share,
+}
+
+impl Details {
+    fn new(share: Share) -> Self {
+        Self { text: b"{\"errors\":[".to_vec(), count: 0, share }
+    }
+
+    fn push(&mut self, point: &Datapoint<'_>, why: &str) {
+        let before = self.text.len();
+        if self.count >= DETAILS_MAX || before >= DETAILS_BYTES_MAX {
+            return;
+        }
+        if self.count > 0 {
+            self.text.push(b',');
+        }
+        self.text.extend_from_slice(b"{\"datapoint\":");
+        point.write(&mut self.text);
+        self.text.extend_from_slice(b",\"error\":");
+        string(&cut(why, WHY_MAX), &mut self.text);
+        self.text.push(b'}');
+        match self.share.grow_to(self.text.capacity()) {
+            Ok(()) => self.count += 1,
+            Err(_) => self.text.truncate(before),
+        }
+    }
+}
+
 /// The result of writing points.
 #[derive(Default)]
 struct Outcome {
     written: Written,
     failed: u64,
-    /// Elements of a JSON list.
-    details: Vec<u8>,
-    detailed: usize,
+    /// None if they are not asked for.
+    details: Option<Details>,
 }
 
 impl Outcome {
     fn fail(&mut self, point: &Datapoint<'_>, why: &str) {
         self.failed += 1;
-        if self.detailed >= DETAILS_MAX {
-            return;
+        if let Some(details) = &mut self.details {
+            details.push(point, why);
         }
-        if self.detailed > 0 {
-            self.details.push(b',');
-        }
-        self.detailed += 1;
-        self.details.extend_from_slice(b"{\"datapoint\":");
-        point.write(&mut self.details);
-        self.details.extend_from_slice(b",\"error\":");
-        string(why, &mut self.details);
-        self.details.push(b'}');
     }
 }
 
@@ -146,9 +176,16 @@ fn told<'p>(point: &'p Point<'_>) -> Datapoint<'p> {
     }
 }
 
-fn write_text(host: &Host, text: &[u8], patience: Patience) -> Result<Outcome, Refused> {
+fn write_text(
+    host: &Host,
+    text: &[u8],
+    has_details: bool,
+    patience: Patience,
+) -> Result<Outcome, Refused> {
     each(text, &mut |_| Ok(()))?;
-    let mut batch = Batch { host, patience, outcome: Outcome::default(), points: Vec::new() };
+    let details = has_details.then(|| Details::new(host.memory.share()));
+    let outcome = Outcome { details, ..Outcome::default() };
+    let mut batch = Batch { host, patience, outcome, points: Vec::new() };
     each(text, &mut |datapoint| batch.push(&datapoint))?;
     batch.write()?;
     Ok(batch.outcome)
@@ -162,7 +199,7 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
     let (is_here, shared) = (body.is_written_here(host), Arc::clone(host));
     let mut call = move |patience| {
         body.decode(shared.options.body_max)?;
-        write_text(&shared, &body.bytes, patience)
+        write_text(&shared, &body.bytes, has_details, patience)
     };
     let outcome = match is_here {
         true => call(Patience::none()),
@@ -170,11 +207,9 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
     }?;
     let (written, failed) = (outcome.written.written, outcome.failed);
     let status = if failed > 0 { 400 } else { 200 };
-    if has_details {
-        let mut body = b"{\"errors\":[".to_vec();
-        body.extend_from_slice(&outcome.details);
-        body.extend_from_slice(format!("],\"failed\":{failed},\"success\":{written}}}").as_bytes());
-        return Ok(json_answer(status, body));
+    if let Some(Details { mut text, share, .. }) = outcome.details {
+        text.extend_from_slice(format!("],\"failed\":{failed},\"success\":{written}}}").as_bytes());
+        return Ok(json_answer(status, body::held(text, share)));
     }
     if has_summary {
         return Ok(json_answer(status, format!("{{\"failed\":{failed},\"success\":{written}}}")));

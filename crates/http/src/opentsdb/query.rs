@@ -99,9 +99,9 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
     let now = now() / 1_000_000;
     let body = if request.method() == Method::POST {
         let (parts, body) = request.into_parts();
-        let mut body = body::collect(host, &parts.headers, body).await?;
-        body.decode(host.options.body_max)?;
-        body.reserve(body.bytes.len() * 4)?;
+        let mut body = body::question(host, &parts.headers, body).await?;
+        // A tag takes about so many times the bytes of its text; other lists are bounded.
+        body.reserve(body.bytes.len() * 16)?;
         Some(body)
     } else {
         None

@@ -3,9 +3,11 @@
 use super::aggregate::Aggregator;
 use super::downsample::{Downsample, Rate, duration};
 use super::filter::Filter;
+use super::list::Few;
 use super::point::nanoseconds;
 use crate::parameters::Parameters;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 
 /// The maximum number of sub-queries.
@@ -124,7 +126,7 @@ struct AskedQuery {
     start: Option<Moment>,
     end: Option<Moment>,
     #[serde(default)]
-    queries: Vec<AskedSub>,
+    queries: Few<AskedSub, SUBS_MAX>,
     #[serde(default)]
     ms_resolution: bool,
     #[serde(default)]
@@ -139,7 +141,7 @@ struct AskedSub {
     #[serde(default)]
     tags: BTreeMap<String, String>,
     #[serde(default)]
-    filters: Vec<AskedFilter>,
+    filters: Few<AskedFilter, FILTERS_MAX>,
     #[serde(default)]
     rate: bool,
     rate_options: Option<AskedRate>,
@@ -147,7 +149,7 @@ struct AskedSub {
     #[serde(default)]
     explicit_tags: bool,
     #[serde(default)]
-    tsuids: Vec<String>,
+    tsuids: Few<IgnoredAny, 0>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -174,7 +176,7 @@ struct AskedRate {
 
 impl AskedSub {
     fn sub(self) -> Result<Sub, String> {
-        if !self.tsuids.is_empty() {
+        if !self.tsuids.0.is_empty() {
             return Err("tsuids are not supported: name a metric".to_owned());
         }
         let aggregator = self.aggregator.ok_or("Missing the aggregation function")?;
@@ -183,7 +185,7 @@ impl AskedSub {
         for (key, text) in &self.tags {
             filters.push(Filter::of_tag(key, text, true)?);
         }
-        for asked in &self.filters {
+        for asked in &self.filters.0 {
             let kind = asked.kind.as_deref().ok_or("Missing filter type")?;
             let key = asked.tagk.as_deref().ok_or("Missing tagk")?;
             let text = asked.filter.as_deref().unwrap_or_default();
@@ -235,9 +237,10 @@ impl Query {
         }
         let is_in_milliseconds = asked.ms_resolution || has_flag(url, "ms");
         let has_arrays = has_flag(url, "arrays");
-        let filters = asked.queries.iter().map(|sub| sub.tags.len() + sub.filters.len()).sum();
-        check_counts(asked.queries.len(), filters)?;
-        let subs = asked.queries.into_iter().map(AskedSub::sub).collect::<Result<Vec<_>, _>>()?;
+        let queries = asked.queries.0;
+        let filters = queries.iter().map(|sub| sub.tags.len() + sub.filters.0.len()).sum();
+        check_counts(queries.len(), filters)?;
+        let subs = queries.into_iter().map(AskedSub::sub).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { is_in_milliseconds, has_arrays, ..Self::new(asked.start, asked.end, subs, now)? })
     }
 
@@ -415,6 +418,18 @@ mod tests {
         assert_eq!((query.start, query.end), (1_356_998_400_000, 1_356_998_460_000));
         assert!(query.has_arrays && query.is_in_milliseconds);
         assert_eq!((query.subs[0].filters.len(), query.subs[0].rate.unwrap().max), (2, 9.0));
+    }
+
+    #[test]
+    fn sub_queries_are_counted() {
+        let subs = |count| {
+            let sub = r#"{"aggregator":"sum","metric":"m"}"#;
+            let list = vec![sub; count].join(",");
+            let json = format!("{{\"start\":1,\"queries\":[{list}]}}");
+            Query::of_json(json.as_bytes(), &Parameters::default(), NOW).map(|it| it.subs.len())
+        };
+        assert_eq!(subs(SUBS_MAX), Ok(SUBS_MAX));
+        assert_eq!(subs(SUBS_MAX + 5), Err("A query has at most 100 sub-queries".to_owned()));
     }
 
     #[test]

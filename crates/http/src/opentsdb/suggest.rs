@@ -93,12 +93,15 @@ fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<Vec<u8>, Refuse
 }
 
 async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Refused> {
+    let mut share = host.memory.share();
     let asked = if request.method() == Method::POST {
         let (parts, body) = request.into_parts();
-        let mut body = body::collect(host, &parts.headers, body).await?;
-        body.decode(host.options.body_max)?;
+        let mut body = body::question(host, &parts.headers, body).await?;
+        body.reserve(body.bytes.len())?;
         let wrong = |error| Refused::new(400, format!("Unable to parse the given JSON: {error}"));
-        serde_json::from_slice(&body.bytes).map_err(wrong)?
+        let asked: Asked = serde_json::from_slice(&body.bytes).map_err(wrong)?;
+        share = body.into_share();
+        asked
     } else {
         let url = Parameters::of(request.uri().query());
         let max = url.some("max").map(str::parse).transpose();
@@ -110,7 +113,11 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
         Some(other) => return Err(Refused::new(400, format!("Invalid 'type' parameter:{other}"))),
         None => return Err(Refused::new(400, "Missing 'type' parameter")),
     }
-    let names = host.run_query(move |host, unwanted| run(host, asked, unwanted)).await??;
+    let call = move |host: &Host, unwanted: &Unwanted| {
+        let _share = share;
+        run(host, asked, unwanted)
+    };
+    let names = host.run_query(call).await??;
     Ok(json_answer(200, names))
 }
 
