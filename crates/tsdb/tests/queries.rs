@@ -5,6 +5,9 @@
 //! answers are checked by a second implementation. Every script is run over points in the head, over sealed points,
 //! and over a store that was opened again. Floats may differ by 1e-12.
 
+#[path = "queries/memory.rs"]
+mod memory;
+
 use coreplane_tsdb::influxql::{Answer, Cell, Limits, Request, Table, run};
 use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
 use smallvec::SmallVec;

@@ -19,6 +19,7 @@ pub(super) struct FieldCursor<'a, 's> {
     blocks: crate::read::Points<'a>,
     block: Block,
     taken: usize,
+    /// Bytes that it holds beside itself.
     held: usize,
     is_descending: bool,
     cast: Option<FieldType>,
@@ -54,12 +55,15 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
         }
         let blocks = reader.points(series, field, range.start..=range.end, is_descending);
         let blocks = blocks.ended_by(context.budget.limits());
+        // A query may open one for each of many fields of many series.
+        let held = blocks.held_bytes();
+        context.budget.hold(size_of::<Self>().saturating_add(held))?;
         Ok(Some(Self {
             context,
             blocks,
             block: Block { times: Vec::new(), values: Column::new(wanted) },
             taken: 0,
-            held: 0,
+            held,
             is_descending,
             cast,
         }))
@@ -127,7 +131,7 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
 
 impl Drop for FieldCursor<'_, '_> {
     fn drop(&mut self) {
-        self.context.budget.release(self.held);
+        self.context.budget.release(self.held.saturating_add(size_of::<Self>()));
     }
 }
 

@@ -192,6 +192,8 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         let beside = &plan.columns.references;
         let wanted = Wanted { driver, beside, range, is_descending: plan.is_descending };
         let is_latest = driver.is_none() && is_latest(plan);
+        // A value beside the next point, and where the values come from.
+        let values = beside.len() * 2 * size_of::<Option<Value>>();
         let mut streams = Vec::new();
         for (at, member) in self.group.members.iter().enumerate() {
             let latest = if is_latest { latest(self.context, member, at, plan)? } else { None };
@@ -199,7 +201,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
                 Some(latest) => streams.push(Box::new(latest) as Stream<'a>),
                 None => streams.extend(member.points(self.context, at, plan, wanted)?),
             }
-            self.hold(256)?;
+            self.hold(256 + values)?;
         }
         Ok(merged(streams, plan.is_descending))
     }

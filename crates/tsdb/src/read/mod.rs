@@ -250,7 +250,7 @@ impl<'r> Points<'r> {
 
     /// Bytes that it holds beside its blocks, about.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.listed
+        self.listed.saturating_add(self.shards.capacity() * size_of::<ShardId>())
     }
 
     /// Keeps the stretches to be read first, and lists the others later.
