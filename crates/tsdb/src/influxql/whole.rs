@@ -14,13 +14,15 @@ use crate::value::Value;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Bytes of a point that is held.
+/// Bytes of a point that is held, with the values beside it.
 fn held(point: &Point) -> usize {
-    let text = match &point.value {
-        Some(Value::String(text)) => text.len(),
+    let text = |value: &Value| match value {
+        Value::String(text) => text.len(),
         _ => 0,
     };
-    size_of::<Point>() + text
+    let texts: usize = point.beside.iter().chain([&point.value]).flatten().map(text).sum();
+    let apart = if point.beside.spilled() { point.beside.capacity() } else { 0 };
+    size_of::<Point>() + apart * size_of::<Option<Value>>() + texts
 }
 
 /// The number of the tag set of each member of the group; each tag set counts once.
@@ -69,7 +71,7 @@ impl<'a> Wholes<'a> {
             }
             start = Some(of);
             self.budget.tick()?;
-            if self.is_kept(&point, &mut points, &mut seen) {
+            if self.is_kept(&point, &mut points, &mut seen)? {
                 self.budget.hold(held(&point))?;
                 points.push(point);
             }
@@ -78,8 +80,8 @@ impl<'a> Wholes<'a> {
     }
 
     /// True if a point must be held; some functions need only one of equal points, or the best ones.
-    fn is_kept(&self, point: &Point, points: &mut Vec<Point>, seen: &mut Seen) -> bool {
-        match self.function {
+    fn is_kept(&self, point: &Point, points: &mut Vec<Point>, seen: &mut Seen) -> Fallible<bool> {
+        Ok(match self.function {
             Whole::Distinct | Whole::CountDistinct => match &point.value {
                 Some(value) => seen.values.insert(Key::of(value), ()).is_none(),
                 None => false,
@@ -88,9 +90,11 @@ impl<'a> Wholes<'a> {
                 let set = self.sets.get(point.member as usize).copied().unwrap_or(0);
                 let Some(best) = seen.sets.get(&set).and_then(|at| points.get_mut(*at)) else {
                     seen.sets.insert(set, points.len());
-                    return true;
+                    return Ok(true);
                 };
                 if ranked(*is_top, point, best) == Ordering::Less {
+                    self.budget.hold(held(point))?;
+                    self.budget.release(held(best));
                     *best = point.clone();
                 }
                 false
@@ -104,7 +108,7 @@ impl<'a> Wholes<'a> {
                 true
             }
             _ => true,
-        }
+        })
     }
 }
 

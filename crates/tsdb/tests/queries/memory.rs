@@ -4,6 +4,37 @@ use super::{asked, limits, opened, point, request};
 use coreplane_tsdb::Point;
 use coreplane_tsdb::influxql::{Limits, run};
 
+/// Values beside a point count, also if the point takes the place of another one of its tag set.
+#[test]
+fn the_texts_beside_held_points_count() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let long = "x".repeat(10_000);
+    let week = 7 * 24 * 3_600_000_000_000_i64;
+    for at in 0..40 {
+        // The second point of a series is in a shard of its own, so that one text is read at a time.
+        let (first, second) = (at, (at + 1) * week);
+        for line in [
+            format!("m,host={at} v=1,s=\"\" {first}"),
+            format!("m,host={at} v=2,s=\"{at}{long}\" {second}"),
+        ] {
+            assert_eq!(store.write("d", None, &[point(&line)]).unwrap().written, 1);
+        }
+    }
+    let small = Limits { bytes_max: 200_000, ..limits() };
+    for (text, is_answered) in [
+        ("SELECT percentile(v, 75), s FROM m", false),
+        ("SELECT top(v, host, 1), s FROM m", false),
+        ("SELECT max(v), s FROM m", true),
+        ("SELECT percentile(v, 75) FROM m", true),
+    ] {
+        let outcome = run(&store, &request(text, small.clone())).unwrap();
+        assert_eq!(outcome[0].outcome.is_ok(), is_answered, "{text}");
+        assert!(asked(&store, text)[0].outcome.is_ok(), "{text}");
+    }
+}
+
 /// Each field of each series has a cursor while points are merged.
 #[test]
 fn the_cursors_of_all_fields_count() {
