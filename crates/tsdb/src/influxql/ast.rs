@@ -6,13 +6,13 @@ use super::token::Operator;
 use crate::value::FieldType;
 use regex::Regex;
 
-/// A regular expression; equal if the texts are.
+/// A regular expression, and its text; equal if the texts are.
 #[derive(Debug, Clone)]
-pub(super) struct Pattern(pub(super) Regex);
+pub(super) struct Pattern(pub(super) Regex, pub(super) String);
 
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
+        self.1 == other.1
     }
 }
 

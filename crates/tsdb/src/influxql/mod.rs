@@ -14,6 +14,8 @@
 //! - `mode`, and the row that `percentile` chooses among equal values, may differ: InfluxDB's choice depends on an
 //!   unstable sort. InfluxDB's `percentile` ends the whole answer at the first bucket with too few points.
 //! - A cardinality counts a series once, not once for each shard.
+//! - Regular expressions are Go's, except that escapes by octal digits (`\012`) are refused, that what only the
+//!   `regex` crate has is accepted (`(?x)`, `\u{e9}`, `x**`), and that errors are worded differently.
 //! - After an error later statements are neither run nor answered. Infinities are null.
 //! - Refused: time zones other than UTC, `sample`, `holt_winters`, INTO, EXPLAIN, DELETE, GROUP BY in cardinalities.
 //!

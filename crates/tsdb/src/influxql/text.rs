@@ -71,7 +71,7 @@ impl Display for Expr {
             }
             Self::Group(inner) => write!(to, "({inner})"),
             Self::Wildcard(cast) => write!(to, "*{cast}"),
-            Self::Regex(it) => to.write_str(&pattern(it.0.as_str())),
+            Self::Regex(it) => to.write_str(&pattern(&it.1)),
             Self::String(text) => to.write_str(&quoted_text(text)),
             Self::Number(it) if it.fract() == 0.0 => write!(to, "{it:.1}"),
             Self::Number(it) => write!(to, "{it}"),
@@ -88,7 +88,7 @@ impl Display for Name {
     fn fmt(&self, to: &mut Formatter<'_>) -> Result {
         match self {
             Self::Is(name) => to.write_str(&quoted_name(name)),
-            Self::Match(it) => to.write_str(&pattern(it.0.as_str())),
+            Self::Match(it) => to.write_str(&pattern(&it.1)),
         }
     }
 }
@@ -205,8 +205,8 @@ impl Display for Keys {
             }
             Self::Is(name, true) => write!(to, " WITH KEY = {}", quoted_name(name)),
             Self::Is(name, false) => write!(to, " WITH KEY != {}", quoted_name(name)),
-            Self::Match(it, true) => write!(to, " WITH KEY =~ {}", pattern(it.0.as_str())),
-            Self::Match(it, false) => write!(to, " WITH KEY !~ {}", pattern(it.0.as_str())),
+            Self::Match(it, true) => write!(to, " WITH KEY =~ {}", pattern(&it.1)),
+            Self::Match(it, false) => write!(to, " WITH KEY !~ {}", pattern(&it.1)),
         }
     }
 }

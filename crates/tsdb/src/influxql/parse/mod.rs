@@ -7,6 +7,7 @@
 //! InfluxDB.
 
 mod change;
+mod dialect;
 mod expression;
 #[cfg(test)]
 mod scripts;
@@ -315,8 +316,8 @@ const STATEMENTS: &str =
 
 /// Compiles a regular expression.
 fn pattern(text: &str, place: Place) -> Parsed<Pattern> {
-    let compiled = RegexBuilder::new(text).size_limit(PATTERN_BYTES_MAX).build();
-    compiled.map(Pattern).map_err(|it| {
+    let compiled = RegexBuilder::new(&dialect::of_go(text)).size_limit(PATTERN_BYTES_MAX).build();
+    compiled.map(|it| Pattern(it, text.to_owned())).map_err(|it| {
         let reason = it.to_string();
         let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
         at(&format!("error parsing regexp: {last}: `{text}`"), place)
