@@ -180,8 +180,9 @@ impl<'a> Member<'a> {
     ) -> Option<RowPoints<'a>> {
         let Self::Inner(inner, table) = self else { return None };
         let condition = plan.condition.as_ref();
-        let Wanted { driver, beside, .. } = wanted;
-        RowPoints::open(context.budget, (inner, table), condition, at, driver, beside)
+        let Wanted { driver, beside, range, .. } = wanted;
+        let rows = RowPoints::open(context.budget, (inner, table), condition, at, driver, beside);
+        rows.map(|it| it.without(plan.range_of_others(inner, range)))
     }
 
     /// The values beside a chosen point.

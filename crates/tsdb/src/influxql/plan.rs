@@ -148,11 +148,7 @@ impl Plan {
 
     /// Passes to sub-queries the groups, and the buckets before the range that a function looks at.
     fn prepare_inner(&mut self) {
-        let before = match self.columns.calls.as_slice() {
-            [call] => call.buckets_before(),
-            _ => 0,
-        };
-        let range = self.range_before(before);
+        let range = self.range_of_all();
         for input in &mut self.inputs {
             let Input::Inner(inner) = input else { continue };
             inner.dimensions.extend(self.dimensions.iter().cloned());
@@ -180,6 +176,28 @@ impl Plan {
             range.start = range.start.saturating_sub(width).max(TIME_MIN + 1);
         }
         range
+    }
+
+    /// The range with the buckets before it that any call looks at.
+    fn range_of_all(&self) -> Range {
+        let before = self.calls().iter().map(Call::buckets_before).max();
+        self.range_before(before.unwrap_or(0))
+    }
+
+    /// The times of the rows of a sub-query that are there for other calls than one with this range; none if there
+    /// are none. The rows of the buckets of a sub-query belong to the bucket of this SELECT in which they begin.
+    pub(super) fn range_of_others(&self, inner: &Self, range: Range) -> Option<Range> {
+        let all = self.range_of_all();
+        let interval = self.interval.filter(|_| all != range)?;
+        let is_raw = inner.calls().is_empty();
+        let first = inner.interval.map_or(all.start, |it| it.start(all.start));
+        let (start, end) = match (self.is_descending, is_raw) {
+            (true, true) => (range.end.saturating_add(1), all.end),
+            (true, false) => (interval.start(range.end).saturating_add(interval.width), all.end),
+            (false, true) => (first, range.start.saturating_sub(1)),
+            (false, false) => (first, interval.start(range.start).saturating_sub(1)),
+        };
+        Some(Range { start, end })
     }
 
     /// True if the only call chooses points.

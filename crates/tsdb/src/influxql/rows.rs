@@ -3,7 +3,7 @@
 use super::ast::{Cast, Expr};
 use super::budget::{Budget, Fallible};
 use super::evaluate::{self, Formula, cast};
-use super::plan::Plan;
+use super::plan::{Plan, Range};
 use super::stream::{Beside, Point, Points};
 use crate::value::{FieldType, Value};
 use smallvec::SmallVec;
@@ -81,6 +81,8 @@ pub(super) struct RowPoints<'a> {
     driver: Option<Place>,
     beside: Vec<Place>,
     filter: Option<(Formula, Vec<Place>)>,
+    /// The times of rows that are skipped.
+    others: Option<Range>,
     row: Vec<Option<Value>>,
 }
 
@@ -117,7 +119,13 @@ impl<'a> RowPoints<'a> {
             });
             (formula, places)
         });
-        Some(Self { budget, of, at: 0, member, driver, beside, filter, row: Vec::new() })
+        let (others, row) = (None, Vec::new());
+        Some(Self { budget, of, at: 0, member, driver, beside, filter, others, row })
+    }
+
+    /// The same points without those of a range.
+    pub(super) fn without(self, others: Option<Range>) -> Self {
+        Self { others, ..self }
     }
 
     /// The number of the row of the next point, or a later one.
@@ -141,6 +149,9 @@ impl Points for RowPoints<'_> {
         while let Some(row) = self.of.rows.get(self.at) {
             self.at += 1;
             self.budget.tick()?;
+            if self.others.is_some_and(|it| it.start <= row.time && row.time <= it.end) {
+                continue;
+            }
             if let Some((formula, places)) = &self.filter {
                 self.row.clear();
                 self.row.extend(places.iter().map(|it| it.value(row)));
