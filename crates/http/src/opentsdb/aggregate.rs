@@ -181,9 +181,12 @@ impl Aggregator {
         series: &[Samples],
         check: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<Samples, E> {
-        if let [one] = series
-            && !matches!(self.function, Function::Count | Function::Deviation | Function::SquareSum)
-        {
+        // The aggregate of one value is that value, except for these.
+        let is_other = matches!(
+            self.function,
+            Function::Count | Function::Deviation | Function::Difference | Function::SquareSum
+        );
+        if let ([one], false) = (series, is_other) {
             return Ok(one.clone());
         }
         let mut times: Vec<i64> = series.iter().flatten().map(|(time, _)| *time).collect();
@@ -253,6 +256,11 @@ mod tests {
         let previous = [(0, 10.0), (10, 15.0), (20, 35.0), (30, 37.0), (40, 50.0)];
         assert_eq!(aggregated("pfsum", &both), previous);
         assert_eq!(aggregated("max", std::slice::from_ref(&one)), one);
+        // The last value less the first one, of a single series.
+        assert_eq!(
+            aggregated("diff", std::slice::from_ref(&one)),
+            [(0, 0.0), (20, 0.0), (40, 0.0)]
+        );
         assert_eq!(aggregated("sum", &[]), []);
     }
 
