@@ -2,6 +2,9 @@
 //!
 //! Without a pause this costs a command one read of a word that is not written. A command that has to wait is
 //! postponed, like a command for which the engine is not ready: its loop comes back to it.
+//!
+//! A pause begins while its loop is alone ([`isolation`](crate::isolation)). So each command of another loop has
+//! ended, or has not been found to be free of a pause; or it waits to be alone itself, and then looks again.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

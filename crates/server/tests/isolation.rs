@@ -3,8 +3,9 @@
 mod wire;
 
 use coreplane_conformance::model::ModelEngine;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use wire::{Running, Wire, config, shown};
 
 fn start() -> Running {
@@ -193,4 +194,80 @@ fn a_relative_expiry_counts_from_its_command() {
     assert_eq!(shown(&wire.reply()), "$1\\r\\nv\\r\\n");
     let left: u32 = shown(&wire.reply()).trim_matches([':', '\\', 'r', 'n']).parse().unwrap();
     assert!((1..=600).contains(&left), "{left}");
+}
+
+/// A command that reads, and does not end before the test allows it.
+struct Reading {
+    begun: mpsc::Receiver<()>,
+    /// It ends a while after this.
+    end: mpsc::Sender<()>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Reading {
+    /// The next command that reads.
+    fn next_of(engine: &ModelEngine) -> Self {
+        let (begin, begun) = mpsc::channel();
+        let (end, ends) = mpsc::channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        engine.after_next_read(move |_| {
+            // Where the test has failed nobody listens, and it need not wait.
+            if begin.send(()).is_ok() && ends.recv().is_ok() {
+                // Meanwhile another loop gets as far as it can.
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        Self { begun, end, is_over }
+    }
+}
+
+/// What it stops has ended when it is answered, also in other loops.
+#[test]
+fn a_pause_waits_for_the_commands_that_run() {
+    let engine = Arc::new(ModelEngine::new());
+    let server = Running::start(config(), engine.clone());
+    let (mut admin, mut reader) = (server.connect(), server.connect());
+    let reading = Reading::next_of(&engine);
+    reader.send(b"GET k\r\n");
+    reading.begun.recv().expect("a read");
+    reading.end.send(()).expect("it waits");
+    assert_eq!(admin.say("CLIENT PAUSE 1 WRITE"), "+OK\\r\\n");
+    assert!(reading.is_over.load(Ordering::SeqCst));
+    assert_eq!(reader.reply(), b"$-1\r\n");
+}
+
+/// Stops `writer`, on the other loop, by `line`, before its `MSETNX`, which has been found to be allowed and waits
+/// until its loop is alone. False if the command was made just before that.
+fn stop(engine: &ModelEngine, admin: &mut Wire, writer: &mut Wire, line: &str) -> bool {
+    let reading = Reading::next_of(engine);
+    writer.send(b"GET k\r\nMSETNX a 1 b 1\r\n");
+    reading.begun.recv().expect("a read");
+    for line in ["MULTI", line, "EXISTS a b"] {
+        admin.say(line);
+    }
+    // It is to be alone first.
+    admin.send(b"EXEC\r\n");
+    reading.end.send(()).expect("it waits");
+    shown(&admin.reply()).ends_with("\\r\\n:0\\r\\n")
+}
+
+#[test]
+fn a_pause_holds_a_command_that_waits_to_be_alone() {
+    let engine = Arc::new(ModelEngine::new());
+    let server = Running::start(config(), engine.clone());
+    let (mut admin, mut writer) = (server.connect(), server.connect());
+    while !stop(&engine, &mut admin, &mut writer, "CLIENT PAUSE 1000000 WRITE") {
+        assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+        (0..2).for_each(|_| drop(writer.reply()));
+        assert_eq!(admin.say("DEL a b"), ":2\\r\\n");
+    }
+    while !admin.say("INFO clients").contains("blocked_clients:1\\r\\n") {
+        assert_eq!(admin.say("EXISTS a b"), ":0\\r\\n");
+    }
+    assert_eq!(admin.say("EXISTS a b"), ":0\\r\\n");
+    assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+    assert_eq!(writer.reply(), b"$-1\r\n");
+    assert_eq!(writer.reply(), b":1\r\n");
 }

@@ -20,6 +20,7 @@ use crate::session::{Answers, Session};
 use crate::slice::Slice;
 use crate::store::Store;
 use coreplane_engine::{Error, Horizon};
+use coreplane_pmem::mutant;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -263,6 +264,7 @@ fn is_postponed(
             true
         }
         Err(Failure::Engine(Error::Busy)) => may_wait && is_patient(session),
+        Err(Failure::Held) => true,
         _ => false,
     };
     session.is_postponed = is_postponed;
@@ -295,6 +297,14 @@ fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
     let is_write = command.has(WRITE) || queued.is_some_and(|queue| queue.any(writes));
     let is_end = ["client|unpause", "shutdown"].contains(&command.name);
     !has_begun && !is_end && (paused == Paused::All || is_write)
+}
+
+/// True if the command, which was allowed to run, was stopped while it waited until its loop was alone: `CLIENT PAUSE`
+/// runs alone as well, and may have come first.
+fn is_held_by_now(call: &mut Call<'_, '_>, command: &Command) -> bool {
+    let is_paused = is_held_by_pause(call.host, call.session, command);
+    call.session.set_paused(is_paused);
+    is_paused
 }
 
 /// True if a command that found the engine busy waits for a later turn.
@@ -348,6 +358,9 @@ fn call_alone_if_needed(call: &mut Call<'_, '_>, command: &Command) -> Answer {
     if command.has(ALONE) || many {
         let isolation = &call.host.isolation;
         let alone = isolation.alone(call.member);
+        if is_held_by_now(call, command) && !mutant!("server.isolation.again") {
+            return Err(Failure::Held);
+        }
         let answer = (command.run)(call);
         drop(alone);
         return answer;

@@ -66,6 +66,8 @@ pub(crate) enum Failure {
     Echoed(Vec<u8>),
     /// In those of the engine.
     Engine(Error),
+    /// Not begun, though it was to: a pause came first.
+    Held,
     /// Not finished yet: its slice is over, and the state for going on is in the session.
     Unfinished,
 }
@@ -95,7 +97,9 @@ impl Failure {
             Self::Refused(text) => Cow::Borrowed(text.as_bytes()),
             Self::Echoed(text) => Cow::Borrowed(text),
             Self::Engine(error) => Cow::Owned(engine_error_text(error).into_bytes()),
-            Self::Unfinished => Cow::Owned(engine_error_text(&Error::Busy).into_bytes()),
+            Self::Held | Self::Unfinished => {
+                Cow::Owned(engine_error_text(&Error::Busy).into_bytes())
+            }
         }
     }
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 /// The longest pause; longer ones are cut to it.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// `CLIENT PAUSE timeout [WRITE|ALL]`, in milliseconds
+/// `CLIENT PAUSE timeout [WRITE|ALL]`, in milliseconds, alone among the event loops: when it is answered no command
+/// that it holds runs in another loop
 pub(super) fn pause(call: &mut Call<'_, '_>) -> Answer {
     let what = match call.words.get(3) {
         None => Paused::All,

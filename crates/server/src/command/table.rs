@@ -109,7 +109,7 @@ const CLIENT: &[Command] = &[
     row("client|list", -2, 0, NONE, client::list),
     row("client|no-evict", 3, 0, NONE, client::no_evict),
     row("client|no-touch", 3, 0, NONE, client::no_touch),
-    row("client|pause", -3, 0, NONE, pause::pause),
+    row("client|pause", -3, ALONE, NONE, pause::pause),
     row("client|reply", 3, 0, NONE, client::reply),
     row("client|setinfo", 4, 0, NONE, client::set_info),
     row("client|setname", 3, 0, NONE, client::set_name),
