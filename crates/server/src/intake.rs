@@ -11,6 +11,7 @@ use crate::event_loop::{EventLoop, SCRATCH_LEN, write_error};
 use crate::host::Host;
 use crate::resp::frame::{Bounds, ProtocolError, Step, peek_key};
 use crate::upstream::pass_on;
+use coreplane_pmem::mutant;
 use std::io::{self, Read};
 use std::sync::atomic::Ordering;
 
@@ -223,6 +224,11 @@ fn run(
     (rest, len): (&[u8], usize),
     output: OutputBounds,
 ) -> Next {
+    if connection.session.is_killed() && !mutant!("server.kill.next") {
+        // Also what was held, or is left of a long command.
+        connection.session.is_dropped = true;
+        return Next::Nothing;
+    }
     // While this command runs, the data that the next one reads first are being fetched.
     if let Some(key) = rest.get(len..).and_then(peek_key) {
         turn.host.engine.prefetch(key);

@@ -205,6 +205,12 @@ impl Session {
         self.is_postponed && self.continuation.is_none() && waits
     }
 
+    /// True if another client has disconnected it: nothing more is run for it. A client that disconnects itself still
+    /// gets its answer.
+    pub(crate) fn is_killed(&self) -> bool {
+        !self.is_closing && self.info.is_killed.load(Ordering::Relaxed)
+    }
+
     /// True if the current command gets no answer.
     pub(crate) fn is_muted(&self) -> bool {
         matches!(self.answers, Answers::Off | Answers::Skip)

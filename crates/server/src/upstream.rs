@@ -347,7 +347,12 @@ impl EventLoop {
     /// Sends the bytes for the leader of a connection.
     pub(crate) fn flush_upstream(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
+        let is_killed = connection.session.is_killed();
         let Some(upstream) = &mut connection.upstream else { return };
+        if is_killed {
+            // Its commands that have not been sent are not to run.
+            return self.drop_connection(key);
+        }
         let connected = upstream.connect(self.poll.registry(), Token(FIRST_UPSTREAM + key));
         let is_late = !upstream.is_reached && upstream.since.elapsed() > PATIENCE;
         if is_late || connected.and_then(|()| upstream.send()).is_err() {

@@ -223,19 +223,21 @@ impl Reading {
     }
 }
 
-/// What it stops has ended when it is answered, also in other loops.
+/// What they stop has ended when they are answered, also in other loops.
 #[test]
-fn a_pause_waits_for_the_commands_that_run() {
+fn a_pause_and_a_kill_wait_for_the_commands_that_run() {
     let engine = Arc::new(ModelEngine::new());
     let server = Running::start(config(), engine.clone());
     let (mut admin, mut reader) = (server.connect(), server.connect());
-    let reading = Reading::next_of(&engine);
-    reader.send(b"GET k\r\n");
-    reading.begun.recv().expect("a read");
-    reading.end.send(()).expect("it waits");
-    assert_eq!(admin.say("CLIENT PAUSE 1 WRITE"), "+OK\\r\\n");
-    assert!(reading.is_over.load(Ordering::SeqCst));
-    assert_eq!(reader.reply(), b"$-1\r\n");
+    for line in ["CLIENT PAUSE 1 WRITE", "CLIENT KILL TYPE pubsub"] {
+        let reading = Reading::next_of(&engine);
+        reader.send(b"GET k\r\n");
+        reading.begun.recv().expect("a read");
+        reading.end.send(()).expect("it waits");
+        admin.say(line);
+        assert!(reading.is_over.load(Ordering::SeqCst), "{line}");
+        assert_eq!(reader.reply(), b"$-1\r\n");
+    }
 }
 
 /// Stops `writer`, on the other loop, by `line`, before its `MSETNX`, which has been found to be allowed and waits
@@ -270,4 +272,23 @@ fn a_pause_holds_a_command_that_waits_to_be_alone() {
     assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
     assert_eq!(writer.reply(), b"$-1\r\n");
     assert_eq!(writer.reply(), b":1\r\n");
+}
+
+#[test]
+fn a_command_that_waits_to_be_alone_ends_with_the_kill_of_its_client() {
+    let engine = Arc::new(ModelEngine::new());
+    let server = Running::start(config(), engine.clone());
+    let mut admin = server.connect();
+    let mut stopped = false;
+    while !stopped {
+        // Every second connection is on the other loop.
+        let mut writer = server.connect();
+        let id = writer.say("CLIENT ID").replace(':', "").replace("\\r\\n", "");
+        stopped = stop(&engine, &mut admin, &mut writer, &format!("CLIENT KILL ID {id}"));
+        // All that it is told, until its end.
+        let told = writer.rest();
+        assert!(!stopped || !told.ends_with(b":1\r\n"), "{}", shown(&told));
+        assert_eq!(admin.say("DEL a b"), if stopped { ":0\\r\\n" } else { ":2\\r\\n" });
+        drop(server.connect());
+    }
 }

@@ -224,6 +224,34 @@ fn a_pause_holds_those_who_write_until_it_ends() {
     assert_eq!(first.say("PING"), "+PONG\\r\\n");
 }
 
+/// From the moment that `CLIENT KILL` is answered nothing more is run for the client, whatever it has sent before.
+#[test]
+fn a_held_command_ends_with_the_kill_of_its_client() {
+    let server = Running::start(wire::many::one_loop(), Arc::new(ModelEngine::new()));
+    let (mut admin, mut killed) = (server.connect(), server.connect());
+    let id = killed.say("CLIENT ID").replace(':', "").replace("\\r\\n", "");
+    assert_eq!(admin.say("CLIENT PAUSE 1000000 WRITE"), "+OK\\r\\n");
+    killed.send(b"SET k v\r\n");
+    wait_until_blocked(&mut admin, 1);
+    // The loop comes back to what is held before it reads its messages.
+    let lines =
+        format!("CLIENT KILL ID {id}\r\nCLIENT LIST\r\nCLIENT KILL ID {id}\r\nCLIENT UNPAUSE\r\n");
+    admin.send(lines.as_bytes());
+    assert_eq!(admin.reply(), b":1\r\n");
+    let listed = shown(&admin.reply());
+    assert!(!listed.contains(&format!("id={id} ")), "{listed}");
+    assert_eq!(admin.reply(), b":0\r\n");
+    assert_eq!(admin.reply(), b"+OK\r\n");
+    assert!(killed.is_closed());
+    assert_eq!(admin.say("GET k"), "$-1\\r\\n");
+    // A client that kills itself is answered.
+    let mut own = server.connect();
+    let id = own.say("CLIENT ID").replace(':', "").replace("\\r\\n", "");
+    own.send(format!("CLIENT KILL ID {id} SKIPME no\r\nSET k v\r\n").as_bytes());
+    assert_eq!(own.rest(), b":1\r\n");
+    assert_eq!(admin.say("GET k"), "$-1\\r\\n");
+}
+
 /// A client that has gone may have sent its command again, and must not find it run twice.
 #[test]
 fn a_held_command_ends_with_its_connection() {

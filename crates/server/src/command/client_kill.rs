@@ -29,7 +29,9 @@ impl Wanted<'_> {
     }
 }
 
-/// `CLIENT KILL addr`, `CLIENT KILL [ID id] [ADDR a] [LADDR a] [TYPE t] [USER u] [SKIPME y/n]`
+/// `CLIENT KILL addr`, `CLIENT KILL [ID id] [ADDR a] [LADDR a] [TYPE t] [USER u] [SKIPME y/n]`, alone among the event
+/// loops: when it is answered no command of the others runs, and none will, though their loops have not closed their
+/// sockets yet.
 pub(super) fn kill(call: &mut Call<'_, '_>) -> Answer {
     let is_old_form = call.words.len() == 3;
     let wanted = if is_old_form {
@@ -50,7 +52,10 @@ pub(super) fn kill(call: &mut Call<'_, '_>) -> Answer {
         victim.is_killed.store(true, Ordering::Relaxed);
         if victim.id == own_id {
             call.session.is_closing = true;
-        } else if let Some(port) = call.host.ports.get(victim.member) {
+            continue;
+        }
+        call.host.clients.remove(victim.id);
+        if let Some(port) = call.host.ports.get(victim.member) {
             port.send(Message::Kill(victim.key, victim.id));
         }
     }

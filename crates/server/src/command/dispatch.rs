@@ -300,11 +300,11 @@ fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
 }
 
 /// True if the command, which was allowed to run, was stopped while it waited until its loop was alone: `CLIENT PAUSE`
-/// runs alone as well, and may have come first.
+/// and `CLIENT KILL` run alone as well, and may have come first.
 fn is_held_by_now(call: &mut Call<'_, '_>, command: &Command) -> bool {
     let is_paused = is_held_by_pause(call.host, call.session, command);
     call.session.set_paused(is_paused);
-    is_paused
+    is_paused || call.session.is_killed()
 }
 
 /// True if a command that found the engine busy waits for a later turn.

@@ -105,7 +105,7 @@ const CLIENT: &[Command] = &[
     row("client|help", 2, 0, NONE, client::help),
     row("client|id", 2, 0, NONE, client::id),
     row("client|info", 2, 0, NONE, client::info),
-    row("client|kill", -3, 0, NONE, client_kill::kill),
+    row("client|kill", -3, ALONE, NONE, client_kill::kill),
     row("client|list", -2, 0, NONE, client::list),
     row("client|no-evict", 3, 0, NONE, client::no_evict),
     row("client|no-touch", 3, 0, NONE, client::no_touch),

@@ -8,6 +8,8 @@ const TURNS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["what_nobody_has_asked_fo
 const PLACE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["parts_without_bytes"]);
 const MOMENT: Suite = Suite::of(PACKAGE, "slices", &["many_keys_are_read_as_of_one_moment"]);
 const HELD: Suite = Suite::of(PACKAGE, "isolation", &["waits_to_be_alone"]);
+const KILL: Suite =
+    Suite::of(PACKAGE, "observation", &["a_held_command_ends_with_the_kill_of_its_client"]);
 const MONITOR: Suite = Suite::of(PACKAGE, "slices", &["line_of_a_monitor"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -16,5 +18,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("server.output.place", "a later answer goes out before its write", PLACE),
     Mutant::new("server.marks.mark", "an MGET in slices does not see what is written", MOMENT),
     Mutant::new("server.isolation.again", "a write that waited ignores a new pause", HELD),
+    Mutant::new("server.kill.next", "the next command of a killed client is run", KILL),
     Mutant::new("server.monitor.within", "a line of MONITOR within an answer", MONITOR).hangs(),
 ];
