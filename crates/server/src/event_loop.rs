@@ -5,7 +5,8 @@
 //! 1. sleep until sockets are ready (or another thread wakes the loop); while requests come within
 //!    microseconds of each other, look for them without sleeping;
 //! 2. read each ready connection once and run the commands that have arrived, back to back, the
-//!    engine's calls inline, answers into the connection's output;
+//!    engine's calls inline, answers into the connection's output; then the new connections
+//!    ([`lifetime`](crate::lifetime));
 //! 3. ask the engine once to make durable the writes that the answers of the turn depend on;
 //! 4. send, with one write for each connection, the answers that may be sent;
 //! 5. let the long commands that began earlier go on for a slice ([`slice`](crate::slice)), and repeat steps 3 and 4
@@ -30,6 +31,7 @@ use crate::slice::Slice;
 use crate::upstream::{FIRST_UPSTREAM, standing_of};
 use crate::withheld::Withheld;
 use coreplane_engine::Horizon;
+use coreplane_pmem::mutant;
 use mio::{Events, Poll, Token};
 use slab::Slab;
 use std::io::{self, Write};
@@ -60,7 +62,7 @@ pub(crate) struct EventLoop {
     pub(crate) member: usize,
     pub(crate) poll: Poll,
     pub(crate) connections: Slab<Connection>,
-    listeners: Option<Listeners>,
+    pub(crate) listeners: Option<Listeners>,
     pub(crate) scratch: Vec<u8>,
     /// The writes that the answers of this turn depend on.
     pub(crate) horizon: Horizon,
@@ -74,7 +76,7 @@ pub(crate) struct EventLoop {
     pub(crate) slice: Slice,
     /// The position at which the next round of long commands begins.
     round: usize,
-    last_tick: Instant,
+    pub(crate) last_tick: Instant,
     /// The last wait was short.
     comes_soon: bool,
     /// The engine makes promised writes durable by itself.
@@ -144,18 +146,25 @@ impl EventLoop {
         self.slice = Slice::default();
         let long = self.serve_again();
         let mut is_woken = false;
+        let mut listeners = Vec::new();
         for event in events.iter() {
             match event.token() {
                 WAKE => is_woken = true,
                 Token(key) if key < FIRST_UPSTREAM => self.on_event(key, event),
                 Token(key) if key < FIRST_SERVICE => self.on_upstream(key - FIRST_UPSTREAM),
                 token if is_of_service(token) => {}
-                Token(index) => self.accept(index - FIRST_LISTENER),
+                Token(index) => {
+                    listeners.push(index - FIRST_LISTENER);
+                    if mutant!("server.accept.early") {
+                        self.accept(std::mem::take(&mut listeners));
+                    }
+                }
             }
         }
         if is_woken {
             self.read_inbox();
         }
+        self.accept(listeners);
         self.push_changes();
         self.end_turn();
         self.go_on_with(&long);
@@ -221,19 +230,6 @@ impl EventLoop {
         let result = self.poll.poll(events, Some(self.sleep_max()));
         self.comes_soon = began.elapsed() < LINGER;
         result
-    }
-
-    fn accept(&mut self, index: usize) {
-        let Some(listeners) = &mut self.listeners else {
-            return;
-        };
-        for (member, stream) in listeners.accept_all(index, self.host.ports.len()) {
-            if member == self.member {
-                self.add_connection(stream);
-            } else {
-                self.host.ports[member].send(Message::Serve(stream));
-            }
-        }
     }
 
     fn on_event(&mut self, key: usize, event: &mio::event::Event) {
@@ -348,19 +344,19 @@ impl EventLoop {
         }
     }
 
+    /// True if it is time for the periodic work.
+    pub(crate) fn is_tick_due(&self) -> bool {
+        self.now.duration_since(self.last_tick) >= self.tick_length()
+    }
+
     /// Periodic work.
     fn tick(&mut self) {
-        if self.now.duration_since(self.last_tick) < self.tick_length() {
+        if !self.is_tick_due() {
             return;
         }
         self.last_tick = self.now;
         if self.member == 0 {
             self.host.sample_rate(self.now);
-        }
-        if let Some(listeners) = &self.listeners {
-            for index in 0..listeners.len() {
-                self.accept(index);
-            }
         }
         self.check_ages();
     }

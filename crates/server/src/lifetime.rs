@@ -1,9 +1,14 @@
 //! The beginning and the end of connections.
+//!
+//! In a turn of a loop connections begin in one place: behind its events, since one of these may be of a connection
+//! that the loop has dropped in the same turn, whose place is free again; and before its end, which sends their first
+//! answers.
 
 use crate::clients::ClientInfo;
 use crate::command::{forget_watches, stop_monitor};
 use crate::connection::{Connection, Stream};
 use crate::event_loop::EventLoop;
+use crate::host::Message;
 use crate::session::Session;
 use mio::Token;
 use rustix::net::sockopt;
@@ -19,6 +24,27 @@ const PROTECTED: &[u8] = b"-DENIED the server is running in protected mode: no p
     reach it.\r\n";
 
 impl EventLoop {
+    /// Accepts the connections that have arrived at these listeners; from time to time at all of them, since the rest
+    /// behind a failed accept is not reported again.
+    pub(crate) fn accept(&mut self, mut ready: Vec<usize>) {
+        let (is_due, members) = (self.is_tick_due(), self.host.ports.len());
+        let Some(listeners) = &mut self.listeners else {
+            return;
+        };
+        if is_due {
+            ready = (0..listeners.len()).collect();
+        }
+        let accept_all = |index| listeners.accept_all(index, members);
+        let arrived: Vec<_> = ready.into_iter().flat_map(accept_all).collect();
+        for (member, stream) in arrived {
+            if member == self.member {
+                self.add_connection(stream);
+            } else {
+                self.host.ports[member].send(Message::Serve(stream));
+            }
+        }
+    }
+
     /// Begins to serve `stream`, if it is admitted.
     pub(crate) fn add_connection(&mut self, mut stream: Stream) {
         let host = self.host.clone();
@@ -175,4 +201,102 @@ fn info(stream: &Stream, id: u64, member: usize, key: usize, config: &crate::Con
         Stream::Unix(_) => (unix_name(), unix_name()),
     };
     ClientInfo::new(id, member, key, (address, local_address), stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::command::NUMBERS;
+    use crate::counters::LoopCounters;
+    use crate::event_loop::{SCRATCH_LEN, WAKE};
+    use crate::host::{Host, Port};
+    use crate::listener::Listeners;
+    use coreplane_conformance::model::ModelEngine;
+    use mio::{Events, Poll, Waker};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+
+    /// A loop that listens on a Unix socket, which passes everything on at once. A test makes its turns.
+    struct Served {
+        event_loop: EventLoop,
+        events: Events,
+        path: PathBuf,
+        _place: tempfile::TempDir,
+    }
+
+    impl Served {
+        /// With `is_told` the poll reports that connections have arrived.
+        fn new(is_told: bool) -> Self {
+            let place = tempfile::tempdir().expect("a directory");
+            let path = place.path().join("socket");
+            let config =
+                Config { port: None, unix_socket: Some(path.clone()), ..Config::default() };
+            let mut listeners = Listeners::bind(&config).expect("bind");
+            let poll = Poll::new().expect("a poll");
+            if is_told {
+                listeners.register(poll.registry()).expect("registered");
+            }
+            let port = Port {
+                inbox: parking_lot::Mutex::default(),
+                waker: Waker::new(poll.registry(), WAKE).expect("a waker"),
+                awaits_durable: false.into(),
+                has_feeds: false.into(),
+                counters: LoopCounters::new(NUMBERS),
+            };
+            let host = Host::new(config, Arc::new(ModelEngine::new()), vec![port], Vec::new());
+            let event_loop = EventLoop::new(host, 0, poll, Some(listeners));
+            Self { event_loop, events: Events::with_capacity(64), path, _place: place }
+        }
+
+        /// A client that has sent this.
+        fn client(&self, bytes: &[u8]) -> UnixStream {
+            let mut client = UnixStream::connect(&self.path).expect("connect");
+            client.set_nonblocking(true).expect("nonblocking");
+            client.write_all(bytes).expect("sent");
+            client
+        }
+
+        fn turn(&mut self) {
+            self.event_loop.port().wake();
+            self.event_loop.turn(&mut self.events).expect("a turn");
+        }
+    }
+
+    /// Also if it is found by the look from time to time.
+    #[test]
+    fn a_connection_is_answered_in_the_turn_that_finds_it() {
+        let mut served = Served::new(false);
+        let mut client = served.client(b"PING\r\n");
+        served.event_loop.last_tick -= Duration::from_secs(2);
+        served.turn();
+        let mut told = [0; 7];
+        client.read_exact(&mut told).expect("an answer");
+        assert_eq!(&told, b"+PONG\r\n");
+    }
+
+    /// The events of a turn are of the connections at its beginning, also after the loop has dropped one.
+    #[test]
+    fn a_connection_gets_no_event_of_the_one_before_it() {
+        let mut served = Served::new(true);
+        let mut first = served.client(b"");
+        served.turn();
+        let mut input = b"PING\r\n".to_vec();
+        input.resize(SCRATCH_LEN, b'\n');
+        first.write_all(&input).expect("sent");
+        served.turn();
+        let ids = |served: &Served| -> Vec<u64> {
+            let connections = served.event_loop.connections.iter();
+            connections.map(|(_, connection)| connection.session.info.id).collect()
+        };
+        assert_eq!(ids(&served), [1]);
+        assert_eq!(served.event_loop.again, [0], "there may be more input");
+        let _second = served.client(b"");
+        // With an answer that it has not read: it breaks off.
+        drop(first);
+        served.turn();
+        assert_eq!(ids(&served), [2]);
+        assert!(!served.event_loop.connections[0].is_half_closed);
+    }
 }

@@ -10,6 +10,8 @@ const MOMENT: Suite = Suite::of(PACKAGE, "slices", &["many_keys_are_read_as_of_o
 const HELD: Suite = Suite::of(PACKAGE, "isolation", &["waits_to_be_alone"]);
 const KILL: Suite =
     Suite::of(PACKAGE, "observation", &["a_held_command_ends_with_the_kill_of_its_client"]);
+const ACCEPT: Suite =
+    Suite::of(PACKAGE, Suite::UNIT, &["a_connection_gets_no_event_of_the_one_before_it"]);
 const MONITOR: Suite = Suite::of(PACKAGE, "slices", &["line_of_a_monitor"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -19,5 +21,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("server.marks.mark", "an MGET in slices does not see what is written", MOMENT),
     Mutant::new("server.isolation.again", "a write that waited ignores a new pause", HELD),
     Mutant::new("server.kill.next", "the next command of a killed client is run", KILL),
+    Mutant::new("server.accept.early", "a stale event is applied to a new client", ACCEPT),
     Mutant::new("server.monitor.within", "a line of MONITOR within an answer", MONITOR).hangs(),
 ];
