@@ -132,3 +132,21 @@ fn a_connection_with_pending_commands_is_reset() {
     let end = upstream.read(&mut [0; 64]).expect_err("it is not closed as usual");
     assert_eq!(end.kind(), ErrorKind::ConnectionReset);
 }
+
+/// Of an answer no part is too long, whatever part of a command it repeats.
+#[test]
+fn a_long_error_of_the_leader_is_passed_on() {
+    let leader = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let (_node, config) = node(Standing::Follows(leader.local_addr().expect("an address")));
+    let server = Running::start(config, Arc::new(ModelEngine::new()));
+    let mut client = server.connect();
+    client.send(&[bytes_of("EXPIRE k 1 NONSENSE"), bytes_of("GET k")].concat());
+    let (mut upstream, _) = leader.accept().expect("a follower");
+    let error = [&b"-ERR Unsupported option "[..], &[b'x'; 100 << 10], b"\r\n"].concat();
+    upstream.write_all(b"+OK\r\n").expect("sent");
+    upstream.write_all(&error).expect("sent");
+    upstream.write_all(b"$1\r\nv\r\n").expect("sent");
+    let told = client.reply();
+    assert!(told == error, "{} bytes: {}", told.len(), shown(&told[..told.len().min(64)]));
+    assert_eq!(client.reply(), b"$1\r\nv\r\n");
+}

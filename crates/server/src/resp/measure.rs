@@ -5,7 +5,8 @@ use super::number::parse_i64;
 /// The maximal nesting of replies.
 const DEPTH_MAX: usize = 32;
 
-/// The maximal length of a line: of an error, or of the header of a reply.
+/// The maximal length of the header of a reply. The lines of texts and errors have no limit: one that is longer is
+/// passed on in pieces.
 const LINE_MAX: usize = 64 << 10;
 
 /// The progress within a reply. Each byte is looked at once, however small the pieces are in which the reply arrives,
@@ -16,6 +17,8 @@ pub(crate) struct Measure {
     left: Vec<usize>,
     /// Bytes of a string that are still to come, with its end of line.
     skip: usize,
+    /// The end of a line of text is still to come, of which a piece was measured.
+    is_in_line: bool,
 }
 
 /// The extent of a reply at the beginning of some bytes.
@@ -46,17 +49,38 @@ impl Measure {
             if self.skip > 0 {
                 return Ok(Extent::Piece(at));
             }
-            while self.left.pop_if(|open| *open == 0).is_some() {}
-            if at > 0 && self.left.is_empty() {
-                return Ok(Extent::Whole(at));
+            if !self.is_in_line {
+                while self.left.pop_if(|open| *open == 0).is_some() {}
+                if at > 0 && self.left.is_empty() {
+                    return Ok(Extent::Whole(at));
+                }
             }
             let rest = data.get(at..).unwrap_or_default();
             let Some(end) = rest.windows(2).position(|two| two == b"\r\n") else {
-                return if rest.len() > LINE_MAX { Err(()) } else { Ok(Extent::Piece(at)) };
+                let is_long = self.is_in_line || rest.len() > LINE_MAX;
+                return Ok(Extent::Piece(if is_long {
+                    at + self.piece_of_line(rest)?
+                } else {
+                    at
+                }));
             };
-            self.open(rest.get(..end).unwrap_or_default())?;
+            if !std::mem::take(&mut self.is_in_line) {
+                self.open(rest.get(..end).unwrap_or_default())?;
+            }
             at += end + 2;
         }
+    }
+
+    /// The length of the piece of a long line: without the first half of its end, if that has arrived.
+    fn piece_of_line(&mut self, piece: &[u8]) -> Result<usize, ()> {
+        if !self.is_in_line {
+            if !piece.starts_with(b"+") && !piece.starts_with(b"-") {
+                return Err(());
+            }
+            self.open(piece)?;
+            self.is_in_line = true;
+        }
+        Ok(piece.len() - usize::from(piece.ends_with(b"\r")))
     }
 
     /// Reads the first line of a reply.
@@ -125,7 +149,29 @@ mod tests {
         assert_eq!(Measure::default().advance(b"hello\r\n"), Err(()));
         assert_eq!(Measure::default().advance(b"\r\n"), Err(()));
         assert_eq!(Measure::default().advance("*1\r\n".repeat(40).as_bytes()), Err(()));
-        assert_eq!(Measure::default().advance(&[b'-'; LINE_MAX + 1]), Err(()));
+        assert_eq!(Measure::default().advance(&[b'*'; LINE_MAX + 1]), Err(()));
+    }
+
+    /// A text has no limit; a long one goes on from piece to piece, also where its end of line is cut.
+    #[test]
+    fn a_long_line_of_text_is_passed_on() {
+        let line = [&b"-ERR "[..], &[b'\r'; 3 * LINE_MAX], b"x\r\n"].concat();
+        for reply in [line.clone(), [&b"*2\r\n"[..], &line, b"+OK\r\n"].concat()] {
+            let data = [reply.as_slice(), b"+next\r\n"].concat();
+            assert_eq!(Measure::default().advance(&data), Ok(Extent::Whole(reply.len())));
+            let cuts = (LINE_MAX - 8..LINE_MAX + 16).chain(reply.len() - 12..reply.len());
+            for cut in cuts {
+                let (mut measure, mut at) = (Measure::default(), 0);
+                for end in [cut, data.len()] {
+                    assert_eq!(measure.is_within(), at > 0);
+                    let extent = measure.advance(&data[at..end]).expect("a reply");
+                    let (Extent::Whole(len) | Extent::Piece(len)) = extent;
+                    assert_eq!(extent == Extent::Whole(len), end > cut);
+                    at += len;
+                }
+                assert!(at == reply.len() && !measure.is_within());
+            }
+        }
     }
 
     /// With pieces of any size, the bytes behind a piece are not looked at again.
