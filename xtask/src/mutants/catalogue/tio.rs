@@ -36,4 +36,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
     Mutant::new("tio.growth.flush", "the root names tables that are not durable", GROWTH),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
+    Mutant::new("tio.journal.round", "an entry of an earlier round is repeated", JOURNAL),
+    Mutant::new("tio.journal.stays", "entries outlive writes that none records", JOURNAL),
 ];
