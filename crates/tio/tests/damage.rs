@@ -242,6 +242,39 @@ fn a_block_that_is_gone_is_told_by_its_sector() {
     disk.check_blocks().expect("blocks");
 }
 
+/// A map page that the medium has lost is told, and does not end the process; reads do not need it.
+#[test]
+fn a_map_page_that_is_gone_is_told_by_its_extent() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pool");
+    let disk = Disk::create(&path, &options()).expect("create");
+    let write = |sector: u64| {
+        let mut tios = [Tio::write(sector * SECTOR, bytes_of(sector))];
+        disk.run(&Source::of_connection(0), &mut tios);
+        assert!(tios[0].outcome.is_ok(), "{:?}", tios[0].outcome);
+    };
+    let sectors = [5, 600];
+    sectors.iter().for_each(|sector| write(*sector));
+    disk.check_blocks().expect("a commit");
+    let bytes = std::fs::read(&path).expect("a pool");
+    let word = bytes[SECTOR as usize + 8..][..4].try_into().expect("a word of the directory");
+    let map_page = u64::from(u32::from_le_bytes(word));
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a pool");
+    file.set_len(map_page * SECTOR).expect("truncate");
+    for _ in 0..2 {
+        let findings = disk.verify(&mut |_, _| {}).expect("verify");
+        assert_eq!((findings.sectors, &findings.damaged[..]), (2, &[600][..]));
+        assert!(!findings.is_sound());
+        let maps = findings.unreadable_maps;
+        assert_eq!((maps.len(), maps[0].clone()), (1, 512..1024));
+    }
+    assert_eq!(read_all(&disk, &sectors), [600]);
+    file.set_len(bytes.len() as u64).expect("extend");
+    write(600);
+    disk.check_blocks().expect("blocks");
+    assert!(disk.verify(&mut |_, _| {}).expect("verify").is_sound());
+}
+
 /// The scrub finds a flipped bit in a sector that is not read.
 #[test]
 fn the_scrub_finds_what_nobody_reads_and_goes_round() {

@@ -16,6 +16,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -150,6 +151,16 @@ fn of_unnamed(count: u64) -> String {
     )
 }
 
+/// For an operator: see [`coreplane_tio::Findings::unreadable_maps`].
+fn of_unreadable_map(sectors: &Range<u64>) -> String {
+    format!(
+        "the names of the sectors {} to {} cannot be read any more: copy them while the disk is served, since they \
+         are lost when it is closed",
+        sectors.start,
+        sectors.end - 1
+    )
+}
+
 fn verify(pool: &NbdPool) -> Outcome {
     let disk = open(pool)?;
     let bar = Bar::new("verify", 0, false);
@@ -165,7 +176,7 @@ fn verify(pool: &NbdPool) -> Outcome {
         let sound = found.is_sound();
         let told = json!({
             "sound": sound, "sectors": sectors, "damaged": damaged, "names": names, "repaired": repaired,
-            "unnamed": found.unnamed,
+            "unnamed": found.unnamed, "unreadable_maps": found.unreadable_maps,
         });
         writeln!(out, "{told}")?;
     } else {
@@ -177,7 +188,10 @@ fn verify(pool: &NbdPool) -> Outcome {
             )?;
         }
         for sector in names {
-            writeln!(out, "sector {sector}: its name in the pool is not the one that is read")?;
+            writeln!(out, "sector {sector}: its name in the pool was damaged; it is stored anew")?;
+        }
+        for sectors in &found.unreadable_maps {
+            writeln!(out, "{}", of_unreadable_map(sectors))?;
         }
         if found.unnamed > 0 {
             writeln!(out, "{}", of_unnamed(found.unnamed))?;

@@ -1,10 +1,10 @@
 //! Verification of all stored sectors.
 
 use super::Volume;
-use super::layout::WORD;
 use super::name::Name;
 use crate::error::{Error, Result};
-use coreplane_pmem::Durable;
+use coreplane_pmem::{Durable, mutant};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// The result of a verification.
@@ -14,9 +14,10 @@ pub struct Findings {
     pub sectors: u64,
     /// Sectors that are damaged: their numbers.
     pub damaged: Vec<u64>,
-    /// Sectors whose name in the pool differs from the one that readers see: the next write of the sector stores it
-    /// anew.
+    /// Sectors whose name in the pool was damaged while readers have it: it was stored anew.
     pub names: Vec<u64>,
+    /// Sectors whose names the medium cannot read any more. Readers have the names, and the next open will not.
+    pub unreadable_maps: Vec<Range<u64>>,
     /// The number of directory bits that were corrected when the disk was opened.
     pub repaired: u64,
     /// The number of flushed writes whose entries in the journal could not be read when the disk was opened: their
@@ -27,14 +28,16 @@ pub struct Findings {
 impl Findings {
     /// True if nothing is wrong.
     pub fn is_sound(&self) -> bool {
-        self.damaged.is_empty() && self.names.is_empty() && self.unnamed == 0
+        let Self { damaged, names, unreadable_maps, .. } = self;
+        damaged.is_empty() && names.is_empty() && unreadable_maps.is_empty() && self.unnamed == 0
     }
 
     pub(crate) fn add(&mut self, other: Self) {
-        let Self { sectors, damaged, names, repaired, unnamed } = other;
+        let Self { sectors, damaged, names, unreadable_maps, repaired, unnamed } = other;
         self.sectors += sectors;
         self.damaged.extend(damaged);
         self.names.extend(names);
+        self.unreadable_maps.extend(unreadable_maps);
         self.repaired += repaired;
         self.unnamed += unnamed;
     }
@@ -74,22 +77,29 @@ impl Volume {
     }
 
     /// Reads all sectors of an extent, and compares their names in the pool with those that readers see, except names
-    /// that wait for a commit.
+    /// that wait for a commit. Names that are damaged in the pool are stored anew, durably: only a start needs them,
+    /// and it would have nothing else.
     ///
     /// # Errors
     /// Only if it could not go on.
     pub(crate) fn verify_extent(&self, extent: u64) -> Result<Findings> {
         let mut findings = Findings::default();
         let per = self.geometry.extent_sectors();
-        if !self.has(extent) {
+        let Some(map_page) = self.extent(extent).map(|extent| extent.map_page) else {
             return Ok(findings);
+        };
+        let sectors = extent * per..((extent + 1) * per).min(self.geometry.sectors);
+        // A load from a page that the medium has lost would end the process.
+        let is_readable = self.space().probe(map_page).is_ok();
+        if !is_readable {
+            findings.unreadable_maps.push(sectors.clone());
         }
         let mut bytes = vec![0; self.geometry.sector_len as usize];
-        for sector in extent * per..((extent + 1) * per).min(self.geometry.sectors) {
-            let (before, is_readable) = self.probed(sector);
+        for sector in sectors {
+            let (before, has_block) = self.probed(sector);
             if before != 0 {
                 findings.sectors += 1;
-                if !is_readable {
+                if !has_block {
                     findings.damaged.push(sector);
                     continue;
                 }
@@ -102,13 +112,23 @@ impl Volume {
                     Err(error) => return Err(error),
                 }
             }
-            let offset = extent_offset(self, extent) + sector % per * WORD;
-            let stored = self.space().word::<Durable>(offset).map_or(0, |word| word.load());
-            if Name::of_word(stored) != Name::of_word(before) && self.is_otherwise(sector, offset) {
+            if is_readable
+                && Name::of_word(self.stored_word(sector)) != Name::of_word(before)
+                && self.mend_name(sector)
+            {
                 findings.names.push(sector);
             }
         }
+        if !findings.names.is_empty() && !mutant!("tio.mend.fence") {
+            self.space().fence()?;
+        }
         Ok(findings)
+    }
+
+    /// The name of a sector in the pool.
+    fn stored_word(&self, sector: u64) -> u64 {
+        let word = self.name_offset(sector).and_then(|at| self.space().word::<Durable>(at));
+        word.map_or(0, |word| word.load())
     }
 
     /// The name of a sector, and whether its block can be read: a load from one that the medium has lost would end the
@@ -122,17 +142,21 @@ impl Volume {
         (word, block.is_none())
     }
 
-    /// True if the pool's name of a sector differs from the one that readers see and does not wait for a commit;
-    /// checked while no thread stores names.
-    fn is_otherwise(&self, sector: u64, offset: u64) -> bool {
+    /// Stores the name of a sector anew if that in the pool differs from the one that readers see, which is sound and
+    /// does not wait for a commit; durable with the next fence. True if it did.
+    fn mend_name(&self, sector: u64) -> bool {
+        // No thread stores names meanwhile, and none comes to wait for a commit.
         let _alone = coreplane_pmem::spin::lock(&self.naming);
         let pending = coreplane_pmem::spin::lock(&self.pending);
-        let stored = self.space().word::<Durable>(offset).map_or(0, |word| word.load());
-        let is_other = Name::of_word(stored) != Name::of_word(self.name_word(sector));
-        is_other && !pending.names.contains_key(&sector)
+        let (stored, word) = (self.stored_word(sector), self.name_word(sector));
+        let waits = pending.names.contains_key(&sector) && !mutant!("tio.mend.waiting");
+        // A commit that failed has left names that do not wait any more, and are not durable.
+        let has_failed = self.space().has_failed() && !mutant!("tio.mend.failed");
+        let is_sound = Name::of_word(word).is_ok();
+        if !is_sound || waits || has_failed || Name::of_word(stored) == Name::of_word(word) {
+            return false;
+        }
+        self.store_names([(sector, word)].into_iter(), &[]);
+        true
     }
-}
-
-fn extent_offset(volume: &Volume, extent: u64) -> u64 {
-    volume.extent(extent).map_or(0, |extent| volume.map_range(extent).0)
 }

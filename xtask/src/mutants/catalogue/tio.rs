@@ -8,6 +8,7 @@ const CUT_AFTER_KILL: Suite = Suite::of("coreplane-tio", "kill", &[]);
 const GROWTH: Suite = Suite::of("coreplane-tio", "requests", &["cut_while"]);
 const JOURNAL: Suite = Suite::of("coreplane-tio", "journal", &[]);
 const UNREADABLE: Suite = Suite::of("coreplane-tio", "unreadable", &[]);
+const SCRUB: Suite = Suite::of("coreplane-tio", "scrub", &[]);
 const DAMAGE: Suite = Suite::of("coreplane-tio", "damage", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -37,5 +38,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.growth.flush", "the root names tables that are not durable", GROWTH),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
     Mutant::new("tio.journal.round", "an entry of an earlier round is repeated", JOURNAL),
+    Mutant::new("tio.mend.fence", "a mended name is not durable", SCRUB),
+    Mutant::new("tio.mend.waiting", "the scrub stores a name before its bytes are durable", SCRUB),
+    Mutant::new("tio.mend.failed", "the scrub stores a name that a failed commit has left", SCRUB),
     Mutant::new("tio.journal.stays", "entries outlive writes that none records", JOURNAL),
 ];

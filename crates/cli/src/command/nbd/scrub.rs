@@ -7,10 +7,10 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Scrubs a disk until the result is dropped, and reports damaged sectors.
+/// Scrubs a disk until the result is dropped, and reports damaged sectors and names.
 pub(super) fn begin(disk: &Arc<Disk>) -> io::Result<Scrub> {
     let disk = Arc::clone(disk);
-    let (mut next, mut known) = (0, BTreeSet::new());
+    let (mut next, mut known, mut known_maps) = (0, BTreeSet::new(), BTreeSet::new());
     Scrub::begin(PERCENT, move || {
         match disk.scrub_next(&mut next) {
             Ok(found) => {
@@ -18,6 +18,16 @@ pub(super) fn begin(disk: &Arc<Disk>) -> io::Result<Scrub> {
                     eprintln!(
                         "coreplane: sector {sector} is damaged: it reads as an error until it is written"
                     );
+                }
+                for sector in found.names {
+                    eprintln!(
+                        "coreplane: the name of sector {sector} in the pool was damaged; it is stored anew"
+                    );
+                }
+                for sectors in found.unreadable_maps {
+                    if known_maps.insert(sectors.start) {
+                        eprintln!("coreplane: {}", super::of_unreadable_map(&sectors));
+                    }
                 }
                 ControlFlow::Continue(())
             }
