@@ -7,6 +7,7 @@ mod disk;
 mod pool;
 mod session;
 
+use coreplane_tio::{Options, Source, Tio};
 use disk::{Disk, lack, python_runs, run, succeeds};
 use pool::{Place, Pool};
 use session::{Outcome, Served, expect, text};
@@ -231,6 +232,34 @@ disk.pwrite(b'more' * 1024, (200 << 20) - 4096)
 assert disk.pread(4096, (200 << 20) - 4096) == b'more' * 1024";
         python_runs(&disk.uri(""), script)?;
         disk.finish(served)?;
+    }
+    Ok(())
+}
+
+/// The entry of a flushed write is damaged after a kill: whoever opens the disk first tells, since nobody can later.
+#[test]
+fn a_growth_that_opens_a_disk_first_tells_what_is_lost() -> Outcome<()> {
+    let place = Place::on_disk()?;
+    let (alive, killed) = (place.path("alive"), place.pool("killed")?);
+    let media = "file".parse()?;
+    let options = Options { size: 1 << 20, partitions: 1, media, ..Options::default() };
+    let disk = coreplane_tio::Disk::create(&alive, &options)?;
+    let mut tios = [Tio { fua: true, ..Tio::write(77 * 4096, noise(3, 4096)) }];
+    disk.run(&Source::of_connection(0), &mut tios);
+    // What a killed process leaves.
+    let mut bytes = std::fs::read(&alive)?;
+    let words = |at: usize, word: u64| bytes[at..].starts_with(&word.to_le_bytes());
+    let is_entry = |at: &usize| words(*at, 77) && words(at + 16, 1);
+    let entry = (0..bytes.len() - 32).step_by(8).find(is_entry).ok_or("no entry")?;
+    bytes[entry] ^= 3;
+    let lost = "up to 1 writes that were flushed";
+    for (code, word, size) in [(4, "no space", "900GiB"), (0, "2.00 MiB", "2MiB")] {
+        std::fs::write(&killed.path, &bytes)?;
+        let grow = ["nbd", "grow", "--media", "file", "--size", size];
+        let (ended, said) = killed.ask(&grow, b"")?;
+        assert!(ended == code && said.contains(word) && said.contains(lost), "{ended}: {said}");
+        let (_, said) = killed.ask(&["nbd", "verify", "--media", "file"], b"")?;
+        assert!(!said.contains(lost), "{said}");
     }
     Ok(())
 }

@@ -347,7 +347,8 @@ fn a_disk_that_is_made_larger_has_what_it_had() {
         assert!(written.iter().all(|sector| write(&disk, *sector)) && !write(&disk, 1024));
         disk.close().expect("close");
         for size in [4 << 20, (4 << 20) + 1, 48 << 20] {
-            Disk::grow(&path, &options.media, size).expect("grow");
+            let disk = Disk::open(&path, &options).expect("open");
+            disk.grow(&options.media, size).expect("grow");
             let disk = Disk::open(&path, &options).expect("open");
             assert_eq!(disk.len(), size.next_multiple_of(u64::from(sector_len)));
             let mut tios = [Tio::read(0, 4 << 20)];

@@ -206,3 +206,27 @@ fn a_disk_that_was_in_memory_meanwhile_does_not_repeat_what_was_before() {
         }
     }
 }
+
+/// What an open cannot replay is found once, so that an open that is refused does not look for it.
+#[test]
+fn a_disk_that_is_refused_keeps_its_losses_for_the_next_open() {
+    let options = Options { partitions: 2, ..options() };
+    let len = Disk::partition_len(&options).expect("a size");
+    let sim = SimOptions { spaces: 2, len, max_len: len, ..sim_options(Model::File) };
+    let sim = Sim::new(&sim).expect("memory");
+    let disk = Disk::simulated_create(sim.spaces(), &options).expect("create");
+    write(&disk, WRITTEN, OLDER, true);
+    write(&disk, WRITTEN, NEWER, true);
+    let mut image = sim.crash(Eviction::Everything);
+    let bytes = image.bytes();
+    let mut words = (0..bytes.len() as u64).step_by(8);
+    let is_entry = |at: &u64| image.word(*at) == WRITTEN && image.word(at + 16) == 2;
+    let entry = words.find(|at| at + 32 <= bytes.len() as u64 && is_entry(at)).expect("an entry");
+    [3, 4].into_iter().for_each(|bit| image.flip_bit(entry, bit));
+    let sim = image.reopen().expect("memory");
+    let refused = Disk::simulated_open(&sim.spaces()[..1], &options).map(drop);
+    assert!(matches!(refused, Err(Error::Partitions(_))), "{refused:?}");
+    let sim = sim.killed().expect("memory");
+    let disk = Disk::simulated_open(sim.spaces(), &options).expect("open");
+    assert_eq!((disk.unnamed(), verify(&disk).unnamed), (1, 1));
+}

@@ -91,14 +91,12 @@ fn serve(serve: &NbdServe) -> Outcome {
     // No disk is created for a server that cannot run.
     let sockets = Sockets::bind(&config(serve, String::new())).map_err(refused)?;
     let disk = Arc::new(open_or_create(serve)?);
+    warn_of_unnamed(&disk);
     let name = disk.medium().map_or_else(Default::default, |medium| medium.name);
     let loses = disk.power_cut_loses();
     if disk.sector_len() < coreplane_nbd::SECTOR {
         let message = "the sectors of the disk are smaller than those that NBD promises";
         return Err(Failure::new(REFUSED, message));
-    }
-    if disk.unnamed() > 0 {
-        eprintln!("coreplane: {}", of_unnamed(disk.unnamed()));
     }
     let exported = Arc::new(DiskExport::new(Arc::clone(&disk))?);
     let config = config(serve, format!("coreplane, medium {name}"));
@@ -151,6 +149,13 @@ fn of_unnamed(count: u64) -> String {
     )
 }
 
+/// At once: no later open finds it any more.
+fn warn_of_unnamed(disk: &Disk) {
+    if disk.unnamed() > 0 {
+        eprintln!("coreplane: {}", of_unnamed(disk.unnamed()));
+    }
+}
+
 /// For an operator: see [`coreplane_tio::Findings::unreadable_maps`].
 fn of_unreadable_map(sectors: &Range<u64>) -> String {
     format!(
@@ -168,7 +173,10 @@ fn verify(pool: &NbdPool) -> Outcome {
         bar.show(coreplane::admin::Progress { stage: "verify", done, total });
     });
     drop(bar);
-    let found = found.map_err(|error| failure_of(&error, &pool.pool))?;
+    let found = found.map_err(|error| {
+        warn_of_unnamed(&disk);
+        failure_of(&error, &pool.pool)
+    })?;
     let (sectors, damaged, names) = (found.sectors, &found.damaged, &found.names);
     let mut out = io::stdout().lock();
     if pool.json {
@@ -205,7 +213,9 @@ fn verify(pool: &NbdPool) -> Outcome {
 
 fn grow(grow: &NbdGrow) -> Outcome {
     let NbdPool { pool, media, .. } = &grow.pool;
-    Disk::grow(pool, media, grow.size).map_err(|error| failure_of(&error, pool))?;
+    let disk = open(&grow.pool)?;
+    warn_of_unnamed(&disk);
+    disk.grow(media, grow.size).map_err(|error| failure_of(&error, pool))?;
     let disk = open(&grow.pool)?;
     writeln!(io::stdout(), "{} has {} now", pool.display(), terms::human(disk.len()))?;
     Ok(0)

@@ -96,29 +96,28 @@ impl Disk {
         if path.is_dir() {
             paths = vec![partition_path(path, 0)];
         }
-        let mut volumes = Vec::new();
-        let first = Volume::open(&paths[0], options.media.clone())?;
-        let partitions = first.identity().partitions;
-        volumes.push(first);
+        let open = |path: &Path| Volume::open_pool(path, options.media.clone());
+        let mut pools = vec![open(&paths[0])?];
+        let partitions = Identity::of(&pools[0])?.partitions;
         for partition in 1..partitions {
             let path = partition_path(path, partition);
-            volumes.push(Volume::open(&path, options.media.clone())?);
+            pools.push(open(&path)?);
             paths.push(path);
         }
-        Self::over(volumes, options, paths)
+        Self::over(volumes_of(pools)?, options, paths)
     }
 
-    /// Grows the disk at `path` to `size` bytes, rounded up to whole sectors; does nothing if it is already that
-    /// large. It must not be open. An interrupted growth goes on with the next call: the disk keeps its old length
-    /// until all partitions are larger.
+    /// Grows the disk to `size` bytes, rounded up to whole sectors; does nothing if it is already that large. It must
+    /// be opened again, at the same place. An interrupted growth goes on with the next call: the disk keeps its old
+    /// length until all partitions are larger. `media` is that with which the disk was opened.
     ///
     /// # Errors
     /// As [`Disk::open`]; [`Error::Pool`] if there is no space, after which the disk is as before.
-    pub fn grow(path: &Path, media: &MediaChoice, size: u64) -> Result<()> {
-        let options = Options { media: media.clone(), ..Options::default() };
-        let paths = Self::open(path, &options)?.paths.clone();
+    pub fn grow(self, media: &MediaChoice, size: u64) -> Result<()> {
+        let paths = self.paths.clone();
+        self.close()?;
         for path in paths {
-            let volume = Volume::open(&path, media.clone())?;
+            let volume = Volume::of(Volume::open_pool(&path, media.clone())?)?;
             let sectors = size.div_ceil(u64::from(volume.geometry().sector_len));
             volume.grow(sectors)?;
         }
@@ -152,9 +151,9 @@ impl Disk {
     /// # Errors
     /// As [`Disk::open`].
     pub fn simulated_open(spaces: &[Arc<Space>], options: &Options) -> Result<Self> {
-        let open = |space: &Arc<Space>| Volume::of(Pool::simulated_open(Arc::clone(space))?);
-        let volumes: Result<Vec<Volume>> = spaces.iter().map(open).collect();
-        Ok(Self::without_threads(volumes?, options)?.0)
+        let open = |space: &Arc<Space>| Volume::expected(Pool::simulated_open(Arc::clone(space))?);
+        let pools: Result<Vec<Pool>> = spaces.iter().map(open).collect();
+        Ok(Self::without_threads(volumes_of(pools?)?, options)?.0)
     }
 
     /// As [`Disk::grow`], in spaces of the simulator.
@@ -170,7 +169,6 @@ impl Disk {
     }
 
     fn without_threads(mut volumes: Vec<Volume>, options: &Options) -> Result<(Self, usize)> {
-        check(&volumes)?;
         settle_lost(&mut volumes)?;
         volumes.iter_mut().for_each(Volume::heal_maps);
         let geometry = volumes.first().map(Volume::geometry);
@@ -247,23 +245,34 @@ fn owner_of_lost(volumes: &[Volume], at: usize) -> usize {
     by_room.filter(|_| room_of(&at) == 0).unwrap_or(at)
 }
 
+/// Makes partitions of the pools of a disk. This replays their journals, after which no open finds a second time what
+/// could not be replayed: all that can be refused is refused before.
+fn volumes_of(pools: Vec<Pool>) -> Result<Vec<Volume>> {
+    if !mutant!("tio.open.unchecked") {
+        check(&pools)?;
+    }
+    let found: Result<Vec<Volume>> = pools.into_iter().map(Volume::found).collect();
+    let mut volumes = found?;
+    volumes.iter_mut().try_for_each(Volume::recover)?;
+    Ok(volumes)
+}
+
 /// Fails unless these are the partitions of one disk, in their order.
-fn check(volumes: &[Volume]) -> Result<()> {
-    let Some(first) = volumes.first() else { return Ok(()) };
-    let (identity, geometry) = (first.identity(), first.geometry());
-    for (partition, volume) in (0..).zip(volumes) {
+fn check(pools: &[Pool]) -> Result<()> {
+    let Some(first) = pools.first() else { return Ok(()) };
+    let (identity, sector_len) = (Identity::of(first)?, first.space().page_size());
+    for (partition, pool) in (0..).zip(pools) {
         let expected = Identity { partition, ..identity };
-        let is_alike = volume.geometry().sector_len == geometry.sector_len;
-        if volume.identity() != expected || !is_alike {
+        if Identity::of(pool)? != expected || pool.space().page_size() != sector_len {
             return Err(Error::Partitions(format!(
                 "the pool in the place of partition {partition} is that of another one, or of another disk"
             )));
         }
     }
-    match identity.partitions as usize == volumes.len() {
+    match identity.partitions as usize == pools.len() {
         true => Ok(()),
         false => {
-            let (has, found) = (identity.partitions, volumes.len());
+            let (has, found) = (identity.partitions, pools.len());
             Err(Error::Partitions(format!("the disk has {has} partitions, and {found} are here")))
         }
     }

@@ -129,10 +129,6 @@ impl Volume {
         self.geometry
     }
 
-    pub(crate) fn identity(&self) -> Identity {
-        self.identity
-    }
-
     /// Bytes of an extent.
     pub(crate) fn extent_len(&self) -> u64 {
         self.geometry.extent_sectors() * u64::from(self.geometry.sector_len)

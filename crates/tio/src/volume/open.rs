@@ -85,12 +85,21 @@ impl Volume {
         Ok(pool.set_root(root.to_words())?)
     }
 
-    /// Opens the partition at `path`.
+    /// Opens the pool of the partition at `path`.
     ///
     /// # Errors
-    /// As [`Pool::open`]; [`Error::Partitions`].
-    pub(crate) fn open(path: &Path, media: MediaChoice) -> Result<Self> {
-        Self::of(Pool::open(path, &OpenOptions { media })?)
+    /// As [`Pool::open`]; [`Error::Pool`] for a pool of another kind.
+    pub(crate) fn open_pool(path: &Path, media: MediaChoice) -> Result<Pool> {
+        Self::expected(Pool::open(path, &OpenOptions { media })?)
+    }
+
+    /// The pool, if it is one of a partition.
+    ///
+    /// # Errors
+    /// [`Error::Pool`].
+    pub(crate) fn expected(pool: Pool) -> Result<Pool> {
+        pool.expect_kind(KIND)?;
+        Ok(pool)
     }
 
     /// Opens the partition in a pool.
@@ -98,15 +107,37 @@ impl Volume {
     /// # Errors
     /// [`Error::Partitions`], [`Error::Pool`].
     pub(crate) fn of(pool: Pool) -> Result<Self> {
+        let mut volume = Self::found(pool)?;
+        volume.recover()?;
+        Ok(volume)
+    }
+
+    /// The partition in a pool as it was stored, before [`Volume::recover`].
+    ///
+    /// # Errors
+    /// [`Error::Partitions`], [`Error::Pool`].
+    pub(crate) fn found(pool: Pool) -> Result<Self> {
         Self::of_either(pool, false)
     }
 
-    /// The same for a partition that was just made, whose directory is already claimed.
+    /// The partition in a pool that was just made, whose directory is already claimed.
     ///
     /// # Errors
     /// As [`Volume::of`].
     pub(crate) fn of_fresh(pool: Pool) -> Result<Self> {
-        Self::of_either(pool, true)
+        let mut volume = Self::of_either(pool, true)?;
+        volume.recover()?;
+        Ok(volume)
+    }
+
+    /// Replays the journal; an open that comes later does not find what this one has found.
+    ///
+    /// # Errors
+    /// [`Error::Sync`], [`Error::NoSpace`].
+    pub(crate) fn recover(&mut self) -> Result<()> {
+        let lost = std::mem::take(&mut self.lost);
+        self.lost = self.replay(lost)?;
+        Ok(())
     }
 
     fn of_either(pool: Pool, is_fresh: bool) -> Result<Self> {
@@ -152,9 +183,8 @@ impl Volume {
             lost: Vec::new(),
             pool,
         };
-        let lost = volume.find_extents()?;
+        volume.lost = volume.find_extents()?;
         volume.find_free();
-        volume.lost = volume.replay(lost)?;
         Ok(volume)
     }
 

@@ -41,5 +41,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.mend.fence", "a mended name is not durable", SCRUB),
     Mutant::new("tio.mend.waiting", "the scrub stores a name before its bytes are durable", SCRUB),
     Mutant::new("tio.mend.failed", "the scrub stores a name that a failed commit has left", SCRUB),
-    Mutant::new("tio.journal.stays", "entries outlive writes that none records", JOURNAL),
+    Mutant::new("tio.open.unchecked", "a refused open takes what the next one would tell", JOURNAL),
+    Mutant::new("tio.write.unnamed", "a write beside one that fails is acknowledged only", THREADS),
+    Mutant::new("tio.growth.flush", "the root names tables that are not durable", GROWTH),
+    Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
 ];
