@@ -135,3 +135,49 @@ fn sources_side_by_side_see_whole_sectors_and_their_own_writes() {
         assert!(holes > SIZE / 2 && holes % SECTOR == 0);
     }
 }
+
+/// A write that fails does not repeat those before it in its batch: others may have seen and overwritten them.
+#[test]
+fn a_write_that_was_seen_and_overwritten_is_not_made_again() {
+    let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a place");
+    let path = place.path().join("disk");
+    let options = Options { size: 4 << 20, partitions: 1, mode: Mode::Sync, ..Options::default() };
+    let (damaged, contested) = (900, 15);
+    let write = |at: u64, thread, serial| Tio::write(at * SECTOR, sector(thread, serial));
+    let disk = Disk::create(&path, &options).expect("create");
+    disk.run(&Source::of_connection(0), &mut [write(damaged, 7, 7)]);
+    disk.close().expect("close");
+    let mut bytes = std::fs::read(&path).expect("a pool");
+    let block = bytes.chunks(SECTOR as usize).position(|block| block == sector(7, 7));
+    bytes[block.expect("a block") * SECTOR as usize + 100] ^= 1;
+    std::fs::write(&path, bytes).expect("a pool");
+    let disk = Disk::open(&path, &options).expect("open");
+    let source = Source::of_connection(2);
+    let read = |at: u64| {
+        let mut tios = [Tio::read(at * SECTOR, SECTOR)];
+        disk.run(&source, &mut tios);
+        read_back(&tios[0].bytes)
+    };
+    for serial in 1..=400 {
+        // As many as are named together, and more; then one that fails, and one behind it.
+        let mut tios: Vec<Tio> = (0..20).map(|at| write(at, 1, serial)).collect();
+        tios.push(Tio::write(damaged * SECTOR + 5, vec![1; 7]));
+        tios.push(write(30, 1, serial));
+        let mut later = [write(contested, 2, serial)];
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| disk.run(&Source::of_connection(1), &mut tios));
+            while read(contested) != Some((1, serial)) && !writer.is_finished() {
+                std::hint::spin_loop();
+            }
+            disk.run(&source, &mut later);
+        });
+        assert!(later[0].outcome.is_ok());
+        let failed = tios.iter().map(|tio| tio.outcome.is_err());
+        assert!(failed.enumerate().all(|(at, failed)| failed == (at == 20)));
+        assert_eq!(read(contested), Some((2, serial)), "it came last");
+        for at in [0, 19, 30] {
+            assert_eq!(read(at), Some((1, serial)), "beside one that fails");
+        }
+    }
+    disk.check_blocks().expect("blocks");
+}

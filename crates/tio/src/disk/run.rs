@@ -14,7 +14,7 @@ use super::{Disk, Mode, Shared, begin_syncs};
 use crate::error::{Error, Result};
 use crate::queue::{Group, Job, overlap};
 use crate::tio::{Op, Source, Tio};
-use crate::volume::{Change, Volume};
+use crate::volume::{Change, Failed, Volume};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -220,20 +220,23 @@ impl Shared {
         tio.bytes = bytes;
     }
 
-    /// Executes the writes among requests, those for one partition as one batch.
+    /// Executes the writes among requests, those for one partition as one batch; after a failure, the rest as another.
     fn write(&self, all: &mut [Placed<'_>]) {
         for (number, volume) in self.volumes.iter().enumerate() {
             let is_its = |it: &Placed<'_>| it.tio.op != Op::Read && it.partition == number;
-            let changes = all.iter().filter(|it| is_its(it)).map(|it| change_of(it.tio));
-            let changes: SmallVec<[Change<'_>; 8]> = changes.collect();
-            let is_done = changes.is_empty() || volume.write(&changes).is_ok();
-            drop(changes);
-            if is_done {
-                continue;
-            }
-            // One of them has failed: each is repeated for its own outcome.
-            for it in all.iter_mut().filter(|it| is_its(it)) {
-                it.tio.outcome = volume.write(&[change_of(it.tio)]);
+            let mut done = 0;
+            loop {
+                let changes = all.iter().filter(|it| is_its(it)).map(|it| change_of(it.tio));
+                let changes: SmallVec<[Change<'_>; 8]> = changes.skip(done).collect();
+                if changes.is_empty() {
+                    break;
+                }
+                let Err(Failed { at, error }) = volume.write(&changes) else { break };
+                drop(changes);
+                if let Some(it) = all.iter_mut().filter(|it| is_its(it)).nth(done + at) {
+                    it.tio.outcome = Err(error);
+                }
+                done += at + 1;
             }
         }
     }

@@ -55,7 +55,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 pub use verify::Findings;
-pub(crate) use write::Change;
+pub(crate) use write::{Change, Failed};
 
 /// A partition of a disk.
 #[derive(Debug)]

@@ -30,22 +30,42 @@ impl Change<'_> {
     }
 }
 
+/// A change that failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// Its index.
+    pub(crate) at: usize,
+    pub(crate) error: Error,
+}
+
+impl Failed {
+    /// No change is known to have been made.
+    fn all(error: Error) -> Self {
+        Self { at: 0, error }
+    }
+}
+
 impl Volume {
-    /// Makes changes in their order, all in extents of this partition. Durable when it returns, or, where a fence is
-    /// a sync, after the next [`Volume::flush`]. Each sector is changed as a whole.
+    /// Makes changes in their order, all in extents of this partition, up to the first that fails. Durable when it
+    /// returns, or, where a fence is a sync, after the next [`Volume::flush`]. Each sector is changed as a whole.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] and [`Error::Damaged`] (for a sector that is changed in part): some earlier changes may
-    /// have been made. [`Error::Sync`].
-    pub(crate) fn write(&self, changes: &[Change<'_>]) -> Result<()> {
-        self.space().check_sync()?;
+    /// [`Error::NoSpace`] and [`Error::Damaged`] (for a sector that is changed in part) of one of the changes: those
+    /// before it are made, some of its own sectors may be, and those behind it are not. [`Error::Sync`], from then on:
+    /// it is unknown what was made.
+    pub(crate) fn write(&self, changes: &[Change<'_>]) -> std::result::Result<(), Failed> {
+        self.space().check_sync().map_err(|error| Failed::all(error.into()))?;
         let mut batch = coreplane_pmem::spin::lock(&self.spares).pop().unwrap_or_default();
         let written = self.write_with(&mut batch, changes);
         coreplane_pmem::spin::lock(&self.spares).push(batch);
         written
     }
 
-    fn write_with(&self, batch: &mut Batch, changes: &[Change<'_>]) -> Result<()> {
+    fn write_with(
+        &self,
+        batch: &mut Batch,
+        changes: &[Change<'_>],
+    ) -> std::result::Result<(), Failed> {
         let sector_len = u64::from(self.geometry.sector_len);
         let is_whole = |change: &Change<'_>| {
             let range = change.range();
@@ -57,8 +77,16 @@ impl Volume {
             false => (None, Some(coreplane_pmem::spin::write(&self.parts))),
         };
         batch.names.clear();
-        changes.iter().try_for_each(|change| self.change(batch, change))?;
-        self.name(batch)
+        for (at, change) in changes.iter().enumerate() {
+            if let Err(error) = self.change(batch, change) {
+                // Those before it may have been seen and overwritten already, so that nobody may repeat them.
+                if !mutant!("tio.write.unnamed") {
+                    self.name(batch).map_err(Failed::all)?;
+                }
+                return Err(Failed { at, error });
+            }
+        }
+        self.name(batch).map_err(Failed::all)
     }
 
     /// Names the staged sectors: readers see them at once, or when they are durable.
@@ -74,22 +102,25 @@ impl Volume {
         }
     }
 
-    /// Discards the staged sectors.
-    fn unstage(&self, batch: &mut Batch) {
-        let blocks = batch.names.drain(..).filter_map(|(_, word)| Name::block_of(word));
+    /// Discards the staged sectors but the first `kept`.
+    fn unstage(&self, batch: &mut Batch, kept: usize) {
+        let kept = kept.min(batch.names.len());
+        let blocks = batch.names.drain(kept..).filter_map(|(_, word)| Name::block_of(word));
         self.give_back(&blocks.collect::<Vec<u32>>());
     }
 
-    /// Stages a change sector by sector, and names the staged sectors whenever the batch is full.
+    /// Stages a change sector by sector, and names the staged sectors whenever the batch is full. If it fails, it
+    /// leaves none of its own staged.
     fn change(&self, batch: &mut Batch, change: &Change<'_>) -> Result<()> {
         let sector_len = u64::from(self.geometry.sector_len);
         let range = change.range();
-        let mut at = range.start;
+        let (mut at, mut others) = (range.start, batch.names.len());
         while at < range.end {
             let (sector, within) = (at / sector_len, at % sector_len);
             let len = (sector_len - within).min(range.end - at);
             if batch.names.len() >= self.batch_len_max() {
                 self.name(batch)?;
+                others = 0;
             }
             let mut staged = self.stage(batch, change, (sector, within, len));
             if matches!(staged, Err(Error::NoSpace { .. })) {
@@ -97,6 +128,7 @@ impl Volume {
                 // readers and other writers. So that no writer waits while it holds some itself, its own are
                 // committed first.
                 self.name(batch)?;
+                others = 0;
                 self.commit()?;
                 let mut patience = Patience::new(PATIENCE);
                 loop {
@@ -107,7 +139,7 @@ impl Volume {
                 }
             }
             if let Err(error) = staged {
-                self.unstage(batch);
+                self.unstage(batch, others);
                 return Err(error);
             }
             at += len;

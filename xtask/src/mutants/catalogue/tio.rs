@@ -9,6 +9,7 @@ const GROWTH: Suite = Suite::of("coreplane-tio", "requests", &["cut_while"]);
 const JOURNAL: Suite = Suite::of("coreplane-tio", "journal", &[]);
 const UNREADABLE: Suite = Suite::of("coreplane-tio", "unreadable", &[]);
 const SCRUB: Suite = Suite::of("coreplane-tio", "scrub", &[]);
+const THREADS: Suite = Suite::of("coreplane-tio", "threads", &["not_made_again"]);
 const DAMAGE: Suite = Suite::of("coreplane-tio", "damage", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -35,9 +36,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.open.unprobed", "an open loads what it cannot read", UNREADABLE),
     Mutant::new("tio.read.bad", "a read of a block that is known to be bad", DAMAGE),
     Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
-    Mutant::new("tio.growth.flush", "the root names tables that are not durable", GROWTH),
-    Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
     Mutant::new("tio.journal.round", "an entry of an earlier round is repeated", JOURNAL),
+    Mutant::new("tio.journal.stays", "entries outlive writes that none records", JOURNAL),
     Mutant::new("tio.mend.fence", "a mended name is not durable", SCRUB),
     Mutant::new("tio.mend.waiting", "the scrub stores a name before its bytes are durable", SCRUB),
     Mutant::new("tio.mend.failed", "the scrub stores a name that a failed commit has left", SCRUB),
