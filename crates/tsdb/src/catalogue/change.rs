@@ -59,6 +59,12 @@ pub(crate) struct Next {
 }
 
 impl Change {
+    /// True if the change drops something, so that room can be given back.
+    pub(crate) fn is_drop(&self) -> bool {
+        let is_of_points = matches!(self, Self::PolicyDropped { .. } | Self::ShardDropped { .. });
+        is_of_points || self.drops_series()
+    }
+
     /// True if the change may reduce the number of series.
     pub(crate) fn drops_series(&self) -> bool {
         matches!(

@@ -129,7 +129,9 @@ impl Names {
         if changes.is_empty() {
             return drawn;
         }
-        let is_drop = changes.iter().any(Change::drops_series);
+        let drops_series = changes.iter().any(Change::drops_series);
+        let is_drop = changes.iter().all(Change::is_drop) && !mutant!("tsdb.names.reserve");
+        let reserve = if is_drop { 0 } else { RESERVE };
         let mut appended = 0;
         let record_max = Log::record_max(pages);
         let is_kept = |change: &&Change| {
@@ -138,7 +140,7 @@ impl Names {
         let logged = changes.iter().filter(is_kept).cloned();
         let outcome: Result<()> = records(logged, record_max).try_for_each(|it| {
             let (record, count) = it;
-            log.append(pages, &record, RESERVE)?;
+            log.append(pages, &record, reserve)?;
             appended += count + usize::from(mutant!("tsdb.drop.forgotten"));
             Ok(())
         });
@@ -151,7 +153,7 @@ impl Names {
             self.apply(changes, appended)
         };
         log.mark(pages);
-        if is_drop {
+        if drops_series {
             let (catalogue, mut devices) = (self.read(), spin::lock(&self.devices));
             let series = catalogue.all_series().map(|it| (&*it.key, it.set));
             devices.note_drop(catalogue.series_count(), series);
@@ -196,7 +198,7 @@ impl Names {
     }
 }
 
-/// Free pages that are left for changes that give others back.
+/// Free pages that are left for drops: these give others back.
 const RESERVE: usize = 3;
 
 // media-format: begin pool

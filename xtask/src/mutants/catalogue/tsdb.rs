@@ -10,6 +10,7 @@ const DAMAGE: Suite = Suite::of("coreplane-tsdb", "damage", &[]);
 const LAST: Suite = Suite::of("coreplane-tsdb", "last", &["full_read"]);
 const NAMES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["names::"]);
 const WRITES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["store::write::"]);
+const EMPTIED: Suite = Suite::of("coreplane-tsdb", "drops", &[]);
 const LOGS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["log::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -65,4 +66,5 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.last.stale", "a last value that knows nothing of a later sealing", LAST),
     Mutant::new("tsdb.last.equal", "of two points of a time the older is the last one", LAST),
     Mutant::new("tsdb.last.bound", "a last value that is later than what was asked for", LAST),
+    Mutant::new("tsdb.names.reserve", "a full store that refuses what would empty it", EMPTIED),
 ];
