@@ -16,6 +16,24 @@ fn point(series: &str, time: i64, value: FieldValue<'static>) -> Point<'static> 
     }
 }
 
+/// Points of ten series of each of these measurements, in one shard, as one segment; returns their number.
+fn fill(store: &Store, measurements: &[&str]) -> u64 {
+    store.create_database("db").expect("a database");
+    let series = |at: i64| measurements.iter().map(move |it| format!("{it},host=h{at}"));
+    let value = |at: i64| FieldValue::Float((at * at) as f64 / 3.0);
+    let points: Vec<_> = (0..3_000_i64)
+        .flat_map(|at| series(at % 10).map(move |it| point(&it, at * 1_000_000, value(at))))
+        .collect();
+    store.write("db", None, &points).expect("written");
+    store.merge().expect("merged");
+    assert_eq!(store.stats().segments, 1);
+    points.len() as u64
+}
+
+fn host(number: u32) -> TagFilter {
+    TagFilter::Equal("host".to_owned(), format!("h{number}"))
+}
+
 /// New names take all pages that they may. Each kind of drop is still possible then, also after a start, when the log
 /// of names needs a new page.
 #[test]
@@ -73,4 +91,62 @@ fn a_store_that_is_full_of_names_can_be_emptied() {
         }
         assert!(store.verify(&mut |_, _| {}).expect("findings").is_sound());
     }
+}
+
+/// One segment for each shard is how a store ends up: no merge would ever come to it again.
+#[test]
+fn dropped_points_are_given_back_though_nothing_is_written_any_more() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    let all = fill(&store, &["m0", "m1"]);
+    let full = store.stats();
+    let sealed = || {
+        store.seal().expect("sealed");
+        store.stats().sealed_points
+    };
+    // A tenth is not worth the writing of the rest; three of them are.
+    assert_eq!(store.drop_series("db", "m0", &host(0)).expect("dropped"), 1);
+    assert_eq!(store.drop_series("db", "m1", &host(0)).expect("dropped"), 1);
+    assert_eq!(sealed(), all);
+    for number in [1, 2] {
+        assert_eq!(store.drop_series("db", "m0", &host(number)).expect("dropped"), 1);
+    }
+    assert_eq!(sealed(), all);
+    assert_eq!(store.drop_series("db", "m1", &host(1)).expect("dropped"), 1);
+    assert_eq!(sealed(), all / 20 * 15);
+    store.drop_measurement("db", "m0").expect("dropped");
+    assert_eq!(sealed(), all / 20 * 8);
+    assert!(store.stats().sealed_bytes < full.sealed_bytes * 2 / 3, "{full:?}");
+    let reader = store.reader("db", None).expect("a reader");
+    let field = reader.fields("m1").pop().expect("a field");
+    for series in reader.series("m1", &TagFilter::All) {
+        let blocks = reader.points(&series, &field, i64::MIN..=i64::MAX, false);
+        assert_eq!(blocks.map(|it| it.expect("a block").len()).sum::<usize>(), 300);
+    }
+    drop(reader);
+    // Without a point left there is nothing to write.
+    store.drop_measurement("db", "m1").expect("dropped");
+    assert_eq!((sealed(), store.stats().segments), (0, 0));
+    store.check_pages().expect("pages");
+}
+
+#[test]
+fn points_that_were_dropped_just_before_the_end_are_given_back_after_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    let all = fill(&store, &["m0", "m1"]);
+    // Nobody gives anything back.
+    store.panic_upkeep();
+    while store.failure().is_none() {
+        std::thread::yield_now();
+    }
+    store.drop_measurement("db", "m0").expect("dropped");
+    assert_eq!(store.stats().sealed_points, all);
+    drop(store);
+    let store = Store::open(&path, &options()).expect("opened");
+    store.seal().expect("sealed");
+    assert_eq!(store.stats().sealed_points, all / 2);
+    store.check_pages().expect("pages");
 }

@@ -180,6 +180,11 @@ impl Catalogue {
         self.shards.len() < self.next.shard as usize
     }
 
+    /// True if a series was ever dropped.
+    pub(crate) fn has_dropped_series(&self) -> bool {
+        self.series.len() < self.next.series as usize
+    }
+
     /// The shards whose points are all older at a time (nanoseconds since 1970) than their policies allow.
     pub(crate) fn expired_shards(&self, now: i64) -> impl Iterator<Item = ShardId> {
         self.policies.values().flat_map(move |state| state.expired(now))

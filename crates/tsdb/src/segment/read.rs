@@ -9,7 +9,8 @@ use crate::pages::Pages;
 use crate::value::{Block, Column, Value};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::mutant;
+use coreplane_pmem::{mutant, spin};
+use parking_lot::Mutex;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,8 @@ pub(crate) struct Segment {
     pool: Arc<Pages>,
     /// True once no later view has the segment.
     is_replaced: AtomicBool,
+    /// The number of drops of series at its last count of garbage, and that count.
+    garbage: Mutex<(u64, u64)>,
 }
 
 /// When the last view that has the segment is dropped, its pages are given back.
@@ -42,8 +45,19 @@ pub(crate) const LOST: u32 = u32::MAX;
 impl Segment {
     pub(crate) fn new(pool: &Arc<Pages>, info: Info, list: Vec<u32>) -> Self {
         let seed = seed_of(pool, info.number);
-        let is_replaced = AtomicBool::new(false);
-        Self { info, pages: list, seed, pool: Arc::clone(pool), is_replaced }
+        let (is_replaced, garbage) = (AtomicBool::new(false), Mutex::default());
+        Self { info, pages: list, seed, pool: Arc::clone(pool), is_replaced, garbage }
+    }
+
+    /// The number of points whose series are gone, if they were counted since the last of so many drops of series.
+    pub(crate) fn garbage(&self, drops: u64) -> Option<u64> {
+        let (counted, dead) = *spin::lock(&self.garbage);
+        (counted >= drops).then_some(dead)
+    }
+
+    /// Notes the number of points whose series are gone, counted after so many drops of series.
+    pub(crate) fn note_garbage(&self, drops: u64, dead: u64) {
+        *spin::lock(&self.garbage) = (drops, dead);
     }
 
     /// Notes that the manifest no longer names the segment, and that this is durable.

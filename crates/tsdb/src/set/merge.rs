@@ -158,7 +158,7 @@ impl Set {
     }
 
     /// Replaces segments that follow each other by age by this one.
-    fn replace(&self, old: &[Arc<Segment>], fresh: Option<Fresh>) -> Result<()> {
+    pub(super) fn replace(&self, old: &[Arc<Segment>], fresh: Option<Fresh>) -> Result<()> {
         if !mutant!("tsdb.merge.fence") {
             self.pages.space().fence()?;
         }
@@ -192,7 +192,7 @@ impl Set {
     }
 
     /// Writes the points of these segments as one segment.
-    fn write_merged(
+    pub(super) fn write_merged(
         &self,
         shard: ShardId,
         old: &[Arc<Segment>],

@@ -17,6 +17,7 @@
 //! Where a fence is a sync, no thread waits for it under a lock: a writer appends its records, releases the
 //! lock and waits. Then it publishes all records of the log that are durable, in the order of the log.
 
+mod garbage;
 mod last;
 mod merge;
 mod open;

@@ -158,7 +158,9 @@ impl Store {
             let id = draft.catalogue.measurement(id, measurement).ok_or_else(missing)?;
             draft.push([Change::MeasurementDropped { id }]);
             Ok(())
-        })
+        })?;
+        self.shared.note_dropped_series();
+        Ok(())
     }
 
     /// Drops the series of a measurement that the filter lets through, and returns their number. Durable when it
@@ -172,14 +174,16 @@ impl Store {
         measurement: &str,
         filter: &TagFilter,
     ) -> Result<u64> {
-        self.change(|draft| {
+        let dropped = self.change(|draft| {
             let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
             let Some(id) = draft.catalogue.measurement(id, measurement) else { return Ok(0) };
             let ids = draft.catalogue.series_ids_that(id, filter);
             let parts = ids.chunks(IDS_MAX);
             draft.push(parts.map(|ids| Change::SeriesDropped { ids: ids.to_vec() }));
             Ok(ids.len() as u64)
-        })
+        })?;
+        self.shared.note_dropped_series();
+        Ok(dropped)
     }
 }
 

@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::pages::{Pages, Role};
 use crate::set::{Opening, Set};
-use coreplane_pmem::{MediaChoice, OpenOptions, Pool, PoolError, Space};
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool, PoolError, Space, mutant};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// The maximum number of queue sets.
 const SETS_MAX: u32 = 64;
@@ -162,6 +162,8 @@ impl Store {
         }
         // Series may have lost their last points before the store was closed.
         let may_have_empty_series = AtomicBool::new(catalogue.has_dropped_shards());
+        // Their points may still be there.
+        let has_dropped_series = catalogue.has_dropped_series() && !mutant!("tsdb.garbage.start");
         drop(catalogue);
         let shared = Shared {
             names,
@@ -170,6 +172,7 @@ impl Store {
             bell: Bell::default(),
             scrubbed: Counts::default(),
             may_have_empty_series,
+            series_drops: AtomicU64::new(u64::from(has_dropped_series)),
             series_drop: Mutex::default(),
             clock: AtomicI64::new(0),
         };

@@ -95,6 +95,12 @@ impl Shared {
         self.bell.changed.notify_all();
     }
 
+    /// Notes that series were dropped that may have points, for which the background thread looks.
+    pub(super) fn note_dropped_series(&self) {
+        self.series_drops.fetch_add(1, Ordering::Release);
+        self.ring();
+    }
+
     fn is_live(&self, shard: u32, series: u32) -> bool {
         let names = self.names.read();
         names.is_shard_live(shard) && names.is_series_live(series)
@@ -111,8 +117,9 @@ impl Shared {
         set.seal(bytes_min, &|shard, series| self.is_live(shard, series))
     }
 
-    /// Merges segments of a set where due; true if any were merged. Shards that get no points and whose time ended
-    /// before `cold` are cold; if that is none, all that get no points become one segment.
+    /// Merges segments of a set where due, or writes one anew without the points of dropped series; true if there was
+    /// any. Shards that get no points and whose time ended before `cold` are cold; if that is none, all that get no
+    /// points become one segment.
     pub(super) fn merge(&self, set: &Set, cold: Option<i64>) -> Result<bool> {
         let is_over = |shard| match cold {
             Some(cold) => self.names.read().shard(shard).is_some_and(|it| it.end < cold),
@@ -125,7 +132,10 @@ impl Shared {
         };
         let is_there = |shard| self.names.read().is_shard_live(shard);
         let is_live = |shard, series| self.is_live(shard, series);
-        set.merge(&is_there, &extent, &is_live, &|| self.breathe())
+        // Before the points are counted: a later drop has them counted again.
+        let drops = self.series_drops.load(Ordering::Acquire);
+        Ok(set.merge(&is_there, &extent, &is_live, &|| self.breathe())?
+            || set.collect_garbage(drops, &is_live, &|| self.breathe())?)
     }
 
     /// Called between the parts of a merge, so that neither writers nor the closing of the store wait for its end.
