@@ -16,7 +16,8 @@
 //! the pool's root.
 //!
 //! The seal is a checksum of page, role and number. A flipped bit is corrected. A word with more damage than that
-//! is reported, and its page is left alone.
+//! is reported, and its page is left alone. If it may be one of names or of the list of segments the pool is not
+//! opened: without a part of these lists, live pages would be taken for free ones.
 
 use crate::error::{Error, Result};
 use coreplane_pmem::checksum::crc32c_append;
@@ -126,6 +127,16 @@ fn corrected(page: u32, word: u64) -> Option<Option<Use>> {
     all.next().is_none().then_some(found)
 }
 
+/// True if a word that cannot be corrected may be that of a page of names or of the list of segments. A word that two
+/// flipped bits lead to another use is that one's; with more damage it may be anything. Pages of logs have numbers
+/// below `numbers`.
+fn may_be_vital(page: u32, word: u64, numbers: u64) -> bool {
+    let pairs = (0..64).flat_map(|one| (0..64).map(move |other| 1 << one | 1 << other));
+    let mut found = pairs.filter_map(|bits: u64| Use::of_word(page, word ^ bits).ok()).peekable();
+    let is_vital = |it: Use| matches!(it.role, Role::Manifest | Role::Catalogue);
+    found.peek().is_none() || found.flatten().any(|it| is_vital(it) && it.number < numbers)
+}
+
 /// A pool of a queue set.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -143,6 +154,8 @@ pub(crate) struct Pages {
     numbers: Mutex<u64>,
     /// Pages whose words are damaged, so that their use is unknown.
     pub(crate) unknown: Vec<u32>,
+    /// One of them that may have names or the list of segments.
+    pub(crate) vital: Option<u32>,
     /// The initial value of the checksums of this pool.
     seed: u32,
 }
@@ -197,9 +210,19 @@ impl Pages {
         let first_number = pool.root()[NUMBERS_WORD];
         let (free, known) = (Mutex::default(), Mutex::new(0));
         let numbers = Mutex::new(first_number);
-        let unknown = Vec::new();
-        let mut pages =
-            Self { pool, table, capacity, free, known, first_number, numbers, unknown, seed };
+        let (unknown, vital) = (Vec::new(), None);
+        let mut pages = Self {
+            pool,
+            table,
+            capacity,
+            free,
+            known,
+            first_number,
+            numbers,
+            unknown,
+            vital,
+            seed,
+        };
         pages.set_aside(first_number)?;
         let used = pages.look(behind as u32);
         Ok((pages, used))
@@ -215,7 +238,11 @@ impl Pages {
                 Some(Some(found)) => used.push((page, found)),
                 Some(None) => free.push(page),
                 // A page of unknown use is left alone.
-                None => self.unknown.push(page),
+                None => {
+                    self.unknown.push(page);
+                    let may_be_vital = may_be_vital(page, word, self.first_number);
+                    self.vital = self.vital.or(may_be_vital.then_some(page));
+                }
             }
         }
         (*self.free.get_mut(), *self.known.get_mut()) = (free, self.pages());

@@ -152,6 +152,48 @@ fn a_page_of_which_nobody_knows_what_it_is_is_said() {
     }
 }
 
+/// What an opening does about a word that it cannot read must be right whatever the word was: all is there again once
+/// the word is.
+#[test]
+fn a_page_of_which_nobody_knows_what_it_is_takes_no_other_with_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    {
+        let store = Store::open(&path, &options()).expect("a store");
+        store.create_database("db").expect("a database");
+        (0..70).for_each(|at| _ = store.write("db", None, &points(at * 10..at * 10 + 10)));
+        store.seal().expect("sealed");
+        let stats = store.stats();
+        assert_eq!((stats.head_points, stats.sealed_points), (0, 3500));
+    }
+    let (mut roles, mut openings) = ([0; 16], Vec::new());
+    for pool in ["q0", "q1"].map(|it| path.join(it)) {
+        let whole = std::fs::read(&pool).expect("a pool");
+        let words = (4096..4096 + 8 * 256).step_by(8);
+        for at in words.filter(|at| whole[*at..][..8] != [0; 8]) {
+            let role = whole[at + 5] >> 4;
+            roles[usize::from(role)] += 1;
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            bytes[at + 2] ^= 8;
+            std::fs::write(&pool, &bytes).expect("a pool");
+            let opened = Store::open(&path, &options()).map(drop);
+            let mut left = std::fs::read(&pool).expect("a pool");
+            left[at..at + 8].copy_from_slice(&whole[at..at + 8]);
+            std::fs::write(&pool, &left).expect("a pool");
+            assert_eq!(look(&path), Look::Whole, "role {role}, word {}", at / 8 - 512);
+            openings.push((role, opened));
+        }
+        std::fs::write(&pool, &whole).expect("a pool");
+    }
+    for (role, opened) in openings {
+        // Without a segment's page the rest is served; without names or the list of segments nothing is known.
+        let is_refused = matches!(opened, Err(Error::Damage(_)));
+        assert_eq!(is_refused, matches!(role, 2 | 3), "{role}: {opened:?}");
+    }
+    assert!(roles[2] >= 2 && roles[3] >= 1 && roles[4] > 4, "{roles:?}");
+}
+
 /// The places where the pages of segments begin, by the table of pages.
 fn segments(pool: &[u8]) -> Vec<usize> {
     let words = pool[4096..].as_chunks::<8>().0.iter().take(256);

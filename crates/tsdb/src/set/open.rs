@@ -10,7 +10,7 @@ use crate::rows::ShardId;
 use crate::segment::{Info, LOST, Segment, of_use};
 use crate::set::last::Lasts;
 use crate::set::seal::IsLive;
-use coreplane_pmem::{Pool, Recovery};
+use coreplane_pmem::{Pool, Recovery, mutant};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,9 +29,13 @@ impl Opening {
     /// Opens a pool; `is_new` if it was made a moment ago.
     ///
     /// # Errors
-    /// [`Error::Pools`], [`Error::Sync`].
+    /// [`Error::Pools`]; [`Error::Damage`] if a page of names or of the manifest may be unknown; [`Error::Sync`].
     pub(crate) fn new(pool: Pool, is_new: bool) -> Result<Self> {
         let (pages, used) = Pages::open(pool, is_new)?;
+        if let Some(page) = pages.vital.filter(|_| !mutant!("tsdb.page.vital")) {
+            let what = "which may have names or the list of segments";
+            return Err(Error::Damage(format!("the use of page {page}, {what}")));
+        }
         let twice = || Error::Pools("the pool is open already".to_owned());
         let recovery = pages.space().recovery().ok_or_else(twice)?;
         Ok(Self { pages: Arc::new(pages), recovery, used, damage: Vec::new() })
@@ -105,7 +109,10 @@ impl Opening {
                 left.push(*page);
             }
         }
-        self.pages.give_up(left);
+        // While there is a page of unknown use nobody knows whether the manifest is whole.
+        if self.pages.unknown.is_empty() {
+            self.pages.give_up(left);
+        }
         let mut segments: BTreeMap<ShardId, Vec<Arc<Segment>>> = BTreeMap::new();
         for info in infos.values() {
             next = next.max(info.number + 1);
