@@ -150,3 +150,28 @@ fn points_that_were_dropped_just_before_the_end_are_given_back_after_the_start()
     assert_eq!(store.stats().sealed_points, all / 2);
     store.check_pages().expect("pages");
 }
+
+/// As in InfluxDB: the field is then free for values of another type.
+#[test]
+fn a_measurement_goes_with_the_last_series_that_is_dropped() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    fill(&store, &["m0", "m1"]);
+    let of_host = |number: u32, value| point(&format!("m0,host=h{number}"), 1, value);
+    for number in 0..9 {
+        assert_eq!(store.drop_series("db", "m0", &host(number)).expect("dropped"), 1);
+    }
+    assert_eq!(store.stats().measurements, 2);
+    let refused = store.write("db", None, &[of_host(9, FieldValue::Integer(1))]);
+    assert_eq!(refused.expect("an outcome").rejected.len(), 1, "the type is another");
+    assert_eq!(store.drop_series("db", "m0", &host(9)).expect("dropped"), 1);
+    assert_eq!(store.stats().measurements, 1);
+    let written = store.write("db", None, &[of_host(9, FieldValue::Integer(1))]);
+    assert_eq!(written.expect("an outcome").written, 1);
+    drop(store);
+    let store = Store::open(&path, &options()).expect("opened");
+    assert_eq!((store.stats().measurements, store.damage().count()), (2, 0));
+    assert_eq!(store.drop_series("db", "m1", &TagFilter::All).expect("dropped"), 10);
+    assert_eq!(store.stats().measurements, 1);
+}

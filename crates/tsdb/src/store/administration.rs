@@ -1,15 +1,13 @@
 //! Makes and drops databases and policies; drops measurements and series.
 
 use super::Store;
+use super::retention::drops;
 use crate::catalogue::{Change, Policy, TagFilter};
 use crate::error::{Error, Result};
 use crate::names::Draft;
 use crate::pages::Pages;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The maximum number of series in one record.
-pub(super) const IDS_MAX: usize = 200;
 
 impl Store {
     fn change<T>(&self, draw: impl FnOnce(&mut Draft<'_>) -> Result<T>) -> Result<T> {
@@ -163,8 +161,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops the series of a measurement that the filter lets through, and returns their number. Durable when it
-    /// returns.
+    /// Drops the series of a measurement that the filter lets through, and the measurement if no other is left;
+    /// returns the number of series. Durable when it returns.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Full`], [`Error::Sync`].
@@ -178,9 +176,9 @@ impl Store {
             let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
             let Some(id) = draft.catalogue.measurement(id, measurement) else { return Ok(0) };
             let ids = draft.catalogue.series_ids_that(id, filter);
-            let parts = ids.chunks(IDS_MAX);
-            draft.push(parts.map(|ids| Change::SeriesDropped { ids: ids.to_vec() }));
-            Ok(ids.len() as u64)
+            let count = ids.len() as u64;
+            draft.push(drops(draft.catalogue, ids.into_iter().collect()));
+            Ok(count)
         })?;
         self.shared.note_dropped_series();
         Ok(dropped)

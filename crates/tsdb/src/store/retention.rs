@@ -9,7 +9,6 @@
 //! when the series is looked at again; or it finds the note and keeps the series; or it finds a doomed one, waits for
 //! the log of names, and makes a new series.
 
-use super::administration::IDS_MAX;
 use super::{Shared, Store};
 use crate::catalogue::{Catalogue, Change, Series, SeriesId};
 use crate::error::{Error, Result};
@@ -22,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// The time that writes have to end in. A write takes longer if a sync does.
 const WRITES_END_WITHIN: Duration = Duration::from_secs(10);
+/// The maximum number of series in one record.
+const IDS_MAX: usize = 200;
 /// The time after which series without points are looked for again, if they could not be dropped.
 const PAUSE: Duration = Duration::from_secs(600);
 
@@ -129,7 +130,7 @@ impl Shared {
 }
 
 /// The changes that drop series, whole measurements where no other series is left.
-fn drops(catalogue: &Catalogue, mut doomed: BTreeSet<SeriesId>) -> Vec<Change> {
+pub(super) fn drops(catalogue: &Catalogue, mut doomed: BTreeSet<SeriesId>) -> Vec<Change> {
     let its_measurement = |id: &SeriesId| catalogue.series(*id).map(|it| it.measurement);
     let measurements: BTreeSet<_> = doomed.iter().filter_map(its_measurement).collect();
     let mut changes = Vec::new();
