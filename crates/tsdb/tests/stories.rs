@@ -388,6 +388,54 @@ fn pools_without_the_first_one_are_not_made_anew() {
     assert_eq!(std::fs::read(other.join("q1")).expect("there"), b"mine");
 }
 
+/// A making that was cut off leaves the first pool without its first bytes, which are written last.
+#[test]
+fn a_store_whose_first_pool_was_never_made_whole_is_made() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    drop(Store::open(&path, &options()).expect("a store"));
+    let whole = std::fs::read(path.join("q0")).expect("a pool");
+    for (len, rest) in [(0, None), (4096, Some(8)), (4096, None), (16 << 20, Some(8))] {
+        let mut blank = vec![0; len];
+        // The first page, but for its beginning.
+        rest.into_iter().for_each(|from| blank[from..2048].copy_from_slice(&whole[from..2048]));
+        for is_alone in [false, true] {
+            if is_alone {
+                for other in ["q1", "q2"] {
+                    std::fs::remove_file(path.join(other)).expect("removed");
+                }
+            }
+            std::fs::write(path.join("q0"), &blank).expect("written");
+            let is_there = || Store::is_there(&path, &MediaChoice::Auto).expect("an answer");
+            assert!(!is_there(), "{len} bytes");
+            drop(Store::open(&path, &options()).expect("a store"));
+            assert!(is_there());
+            // Unused ones beside it.
+            std::fs::remove_dir_all(&path).expect("removed");
+            drop(Store::open(&path, &options()).expect("a store"));
+        }
+    }
+    // A pool with data is none that was cut off, whatever its first bytes are, and so is what is beside it.
+    let store = Store::open(&path, &options()).expect("a store");
+    store.create_database("db").expect("a database");
+    drop(store);
+    let whole = std::fs::read(path.join("q0")).expect("a pool");
+    let mut damaged = whole.clone();
+    damaged[..8].fill(0);
+    std::fs::write(path.join("q0"), &damaged).expect("written");
+    assert!(Store::open(&path, &options()).is_err(), "its first bytes are damaged");
+    std::fs::remove_file(path.join("q0")).expect("removed");
+    std::fs::write(path.join("q1"), &damaged).expect("written");
+    let refused = Store::open(&path, &options()).map(drop);
+    assert!(matches!(refused, Err(Error::Pools(_))), "{refused:?}");
+    assert!(std::fs::read(path.join("q1")).expect("there") == damaged);
+    std::fs::remove_file(path.join("q1")).expect("removed");
+    // A link leads to a place that somebody has chosen.
+    std::fs::write(directory.path().join("mine"), [0; 4096]).expect("written");
+    std::os::unix::fs::symlink(directory.path().join("mine"), path.join("q0")).expect("a link");
+    assert!(Store::open(&path, &options()).is_err());
+}
+
 /// Names for a refused point are not made.
 #[test]
 fn a_flood_of_names_leaves_nothing_behind() {

@@ -52,8 +52,8 @@ fn failure_of(error: &Error, path: &Path) -> Failure {
     Failure::new(code, format!("{}: {error}", path.display()))
 }
 
-fn is_there(path: &Path) -> bool {
-    path.join("q0").exists()
+fn is_there(path: &Path, media: &MediaChoice) -> Result<bool, Failure> {
+    Store::is_there(path, media).map_err(|error| failure_of(&error, path))
 }
 
 /// Opens a store that must exist, and says what in it is damaged.
@@ -72,7 +72,7 @@ fn say_damage(store: &Store, path: &Path) {
 
 /// Opens a store that must exist.
 fn find(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
-    if !is_there(path) {
+    if !is_there(path, media)? {
         let message = format!(
             "{}: there is no time-series store; `coreplane ts serve --pool {0}` makes one",
             path.display()
@@ -161,7 +161,7 @@ impl Service<'_> {
             Some(listeners) => listeners,
             None => coreplane_http::listen(&http.http_bind, port).map_err(refused)?,
         };
-        if !is_there(&path) {
+        if !is_there(&path, &options.media)? {
             let (size, sets) = (terms::human(options.size), options.sets);
             eprintln!("coreplane: creating {} ({sets} queue sets of {size})", path.display());
         }

@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::pages::{Pages, Role};
 use crate::set::{Opening, Set};
+use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool, PoolError, Space, mutant};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
-use std::io::Read as _;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -25,16 +26,49 @@ fn path_of(directory: &Path, set: u32) -> PathBuf {
     directory.join(format!("q{set}"))
 }
 
-/// True if a pool was never used, or its making was cut off: its first bytes are written last.
-fn is_unused(path: &Path, media: MediaChoice) -> Result<bool> {
-    let is_blank = || -> Result<bool> {
-        let mut first = Vec::new();
-        std::fs::File::open(path)?.take(8).read_to_end(&mut first)?;
-        Ok(first.iter().all(|byte| *byte == 0))
-    };
-    match Pool::open(path, &OpenOptions { media }) {
-        Ok(pool) => Ok(Pages::open(pool, false)?.1.is_empty()),
-        Err(PoolError::NotAPool(_)) => is_blank(),
+/// True if the making of a pool was cut off: the first bytes of its header are written last, and there is nothing
+/// behind the header yet. A link leads to a place that somebody has chosen, whatever is there.
+fn is_unfinished(path: &Path, media: &MediaChoice) -> Result<bool> {
+    if !path.symlink_metadata()?.is_file() || !is_blank(path)? {
+        return Ok(false);
+    }
+    // Otherwise an opening says what is the matter: somebody else may be making it.
+    Ok(matches!(
+        Pool::open(path, &OpenOptions { media: media.clone() }),
+        Err(PoolError::NotAPool(_))
+    ))
+}
+
+/// True if a file has zeroes alone where a pool has its first bytes, and behind the header.
+fn is_blank(path: &Path) -> Result<bool> {
+    let mut file = std::fs::File::open(path)?;
+    let mut first = Vec::new();
+    file.by_ref().take(8).read_to_end(&mut first)?;
+    file.seek(SeekFrom::Start(HEADER_LEN))?;
+    let mut rest = vec![0; 1 << 20];
+    loop {
+        let len = file.read(&mut rest)?;
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        if !is_zero(&first) || !is_zero(rest.get(..len).unwrap_or_default()) {
+            return Ok(mutant!("tsdb.open.blank") && is_zero(&first));
+        }
+        if len == 0 {
+            return Ok(true);
+        }
+    }
+}
+
+/// True if a pool was never used, or its making was cut off.
+fn is_unused(path: &Path, media: &MediaChoice) -> Result<bool> {
+    if is_unfinished(path, media)? {
+        return Ok(true);
+    }
+    match Pool::open(path, &OpenOptions { media: media.clone() }) {
+        Ok(pool) => {
+            let (pages, used) = Pages::open(pool, false)?;
+            Ok(used.is_empty() && pages.unknown.is_empty())
+        }
+        Err(PoolError::NotAPool(_)) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -51,16 +85,25 @@ impl Options {
 }
 
 impl Store {
+    /// True if there is a store in a directory. The remains of a making that was cut off are none: an opening makes the
+    /// store anew.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn is_there(directory: &Path, media: &MediaChoice) -> Result<bool> {
+        let first = path_of(directory, 0);
+        Ok(first.exists() && !is_unfinished(&first, media)?)
+    }
+
     /// Opens the store in a directory, or makes one there if there is none. Durable when it returns.
     ///
     /// # Errors
     /// [`Error::Input`], [`Error::Pools`], [`Error::Pool`], [`Error::Damage`], [`Error::Sync`].
     pub fn open(directory: &Path, options: &Options) -> Result<Self> {
         options.check()?;
-        let is_new = !path_of(directory, 0).exists();
-        let openings = match is_new {
-            true => Self::make(directory, options)?,
-            false => Self::find(directory, options)?,
+        let openings = match Self::is_there(directory, &options.media)? {
+            false => Self::make(directory, options)?,
+            true => Self::find(directory, options)?,
         };
         let mut store = Self::over(openings, options)?;
         store.begin_upkeep()?;
@@ -92,9 +135,9 @@ impl Store {
         let paths = (0..SETS_MAX).map(|set| path_of(directory, set));
         let left: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
         for path in &left {
-            if !is_unused(path, options.media.clone())? {
+            if !is_unused(path, &options.media)? {
                 let (path, first) = (path.display(), path_of(directory, 0));
-                let what = format!("{path} is there, and {} is missing", first.display());
+                let what = format!("{path} is there, and {} is missing or blank", first.display());
                 return Err(Error::Pools(what));
             }
         }

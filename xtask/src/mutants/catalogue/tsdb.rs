@@ -69,4 +69,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.names.reserve", "a full store that refuses what would empty it", EMPTIED),
     Mutant::new("tsdb.garbage.start", "what was dropped before a start is kept for ever", EMPTIED),
     Mutant::new("tsdb.page.vital", "a list of segments without a page is a whole one", DAMAGE),
+    Mutant::new(
+        "tsdb.open.blank",
+        "a pool with damaged first bytes goes as one never made",
+        STORIES,
+    ),
 ];
