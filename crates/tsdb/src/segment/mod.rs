@@ -28,6 +28,9 @@ use crate::pages::{Pages, Role, Use};
 use crate::rows::ShardId;
 use coreplane_pmem::checksum::crc32c_append;
 
+/// Numbers of segments are less than this: the word of a page has no room for greater ones.
+pub(crate) const NUMBERS_MAX: u32 = 1 << 28;
+
 /// The description of a segment in the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Info {

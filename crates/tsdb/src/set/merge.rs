@@ -198,7 +198,7 @@ impl Set {
         old: &[Arc<Segment>],
         along: (IsLive<'_>, Breath<'_>),
     ) -> Result<Option<Fresh>> {
-        let mut writer = self.begin_segment(shard);
+        let mut writer = self.begin_segment(shard)?;
         let age = match mutant!("tsdb.merge.age") {
             true => u64::MAX,
             false => old.last().map_or(0, |it| it.info.age),

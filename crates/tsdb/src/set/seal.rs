@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::manifest::Edit;
 use crate::rows::ShardId;
-use crate::segment::{Fresh, Segment, SegmentWriter};
+use crate::segment::{Fresh, NUMBERS_MAX, Segment, SegmentWriter};
 use coreplane_pmem::{mutant, spin};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Set {
     /// anything to seal.
     ///
     /// # Errors
-    /// [`Error::Full`], after which the points are still in the head; [`Error::Sync`].
+    /// [`Error::Full`] and [`Error::Limit`], after which the points are still in the head; [`Error::Sync`].
     pub(crate) fn seal(&self, bytes_min: u64, is_live: IsLive<'_>) -> Result<bool> {
         let _alone = spin::lock(&self.sealing);
         self.pages.space().check_sync()?;
@@ -130,7 +130,7 @@ impl Set {
                 if let Some((_, writer)) = current.take() {
                     done.extend(self.end_segment(writer)?);
                 }
-                current = Some((shard, self.begin_segment(shard)));
+                current = Some((shard, self.begin_segment(shard)?));
             }
             current.as_mut().map_or(Ok(()), |(_, writer)| writer.push(series, field, &block))
         });
@@ -149,13 +149,66 @@ impl Set {
         }
     }
 
-    pub(super) fn begin_segment(&self, shard: ShardId) -> SegmentWriter<'_> {
-        SegmentWriter::new(&self.pages, self.next_segment.fetch_add(1, Ordering::Relaxed), shard)
+    /// Begins a segment with the next number.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if all numbers are used up.
+    pub(super) fn begin_segment(&self, shard: ShardId) -> Result<SegmentWriter<'_>> {
+        let is_left = |number| number < NUMBERS_MAX || mutant!("tsdb.segment.number");
+        let next = |number: u32| is_left(number).then(|| number.wrapping_add(1));
+        let number = self.next_segment.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let none = |_| Error::Limit("all numbers of segments are used up".to_owned());
+        Ok(SegmentWriter::new(&self.pages, number.map_err(none)?, shard))
     }
 
     /// Its age makes it the newest segment of its shard.
     fn end_segment(&self, writer: SegmentWriter<'_>) -> Result<Option<Fresh>> {
         let age = u64::from(writer.number());
         writer.finish(age)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::Pages;
+    use crate::point::FieldValue;
+    use crate::rows::{Batch, Place};
+    use crate::set::Opening;
+    use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
+
+    #[test]
+    fn the_last_number_of_a_segment_is_not_the_first_one_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pool");
+        let options = Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto);
+        let pool = Pool::create(&path, &options).expect("a pool");
+        let opened = |pool, is_new| -> Set {
+            let opening = Opening::new(pool, is_new).expect("pages");
+            opening.finish(&|_, _| true, 0).expect("a set")
+        };
+        let set = opened(pool, true);
+        let seals = |time: i64| {
+            let (mut batch, value) = (Batch::default(), FieldValue::Float(0.5));
+            let place = Place { series: 0, shard: 0, time };
+            assert!(batch.push(place, [(0, &value)].into_iter(), set.record_max()));
+            let generation = set.append(batch).expect("room");
+            set.request(generation);
+            set.finish(generation).expect("a sync");
+            set.seal(0, &|_, _| true)
+        };
+        set.next_segment.store((1 << 28) - 1, Ordering::Relaxed);
+        assert!(seals(1).expect("sealed"));
+        for time in [2, 3] {
+            let refused = seals(time);
+            assert!(matches!(refused, Err(Error::Limit(_))), "{refused:?}");
+        }
+        drop(set);
+        let options = OpenOptions { media: MediaChoice::Auto };
+        let set = opened(Pool::open(&path, &options).expect("the pool"), false);
+        let view = set.view();
+        let sealed: u64 = view.segments.values().flatten().map(|it| it.info.points).sum();
+        assert_eq!((sealed, spin::read(&view.active).points), (1, 2));
+        assert_eq!(set.damage, [""; 0]);
     }
 }

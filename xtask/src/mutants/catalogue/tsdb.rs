@@ -11,6 +11,7 @@ const LAST: Suite = Suite::of("coreplane-tsdb", "last", &["full_read"]);
 const NAMES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["names::"]);
 const WRITES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["store::write::"]);
 const EMPTIED: Suite = Suite::of("coreplane-tsdb", "drops", &[]);
+const SEALS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["set::seal::"]);
 const LOGS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["log::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -74,4 +75,5 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a pool with damaged first bytes goes as one never made",
         STORIES,
     ),
+    Mutant::new("tsdb.segment.number", "the number of a segment is given twice", SEALS),
 ];
