@@ -17,9 +17,12 @@ use coreplane_pmem::mutant;
 use raft::StateRole;
 
 impl Node {
-    /// A part of a long message of a node has arrived here: a keepalive answers it, if that node leads or fills this
-    /// one.
+    /// A part of a long message of a node has arrived here: a keepalive answers it, if that node leads this one, or may
+    /// be filling it.
     pub fn hear_part(&mut self, from: NodeId) {
+        if self.stopped.is_some() {
+            return;
+        }
         match &mut self.state {
             State::Running(raw)
                 if raw.raft.state == StateRole::Follower
@@ -28,8 +31,10 @@ impl Node {
             {
                 raw.raft.election_elapsed = 0;
             }
+            State::Running(_) => return,
             State::Installing(Some(install)) if install.from == from => self.silent_ticks = 0,
-            _ => return,
+            // It may be the first page of a snapshot.
+            State::Installing(_) => {}
         }
         self.send(from, Body::Keepalive);
     }

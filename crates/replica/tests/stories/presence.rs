@@ -1,7 +1,9 @@
 //! Messages that are on their way for a long time.
 
 use crate::table::Table;
+use crate::transfers::{KIND, PAGE};
 use coreplane_mvcc::MapKind;
+use coreplane_pmem::media::sim::Model;
 
 /// Ticks in which nodes that hear nothing of each other elect another leader.
 const LONG: usize = 100;
@@ -51,4 +53,33 @@ fn parts_of_other_messages_are_no_signs() {
     assert!(table.leader().is_some_and(|leader| leader != 1), "nobody was elected");
     assert!(!table.seats[&1].settled.contains(&number));
     assert!(!table.seats[&1].reads.contains(&read));
+}
+
+/// The first page of a snapshot has a long record, and the node that receives it knows of no snapshot yet.
+#[test]
+fn a_long_first_page_of_a_snapshot_is_sent_once() {
+    let mut table = Table::with(MapKind::List, (3, 3), Model::X86, |it| it.ring_bytes = 1);
+    table.lead(1);
+    table.fill_keys(1, 30);
+    table.seat(3).wipe(777);
+    table.letters.clear();
+    let mut waiting = Vec::new();
+    for tick in 0..10 * LONG {
+        (1..=3).for_each(|id| table.tick(id));
+        loop {
+            let is_page =
+                |(_, to, bytes): &mut (u64, u64, Vec<u8>)| *to == 3 && bytes[KIND] == PAGE;
+            waiting.extend(table.letters.extract_if(.., is_page));
+            if !table.deliver() {
+                break;
+            }
+        }
+        if tick % 5 == 0 {
+            table.hear_part(3, 1);
+        }
+    }
+    assert_eq!(waiting.len(), 1);
+    table.letters = waiting;
+    table.run(60);
+    assert_eq!(table.node(3).installed(), 1);
 }

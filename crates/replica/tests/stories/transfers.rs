@@ -6,8 +6,8 @@ use coreplane_pmem::media::sim::Model;
 use coreplane_replica::Role;
 
 /// The offset of its kind in an envelope, and the kind of a page.
-const KIND: usize = 5;
-const PAGE: u8 = 2;
+pub(crate) const KIND: usize = 5;
+pub(crate) const PAGE: u8 = 2;
 
 /// A node has some pages of a snapshot, and is cut off until its leader gives up the transfer. The next transfer is of
 /// the same state: it goes on, although the leader has not sent the wanted page before.
