@@ -215,20 +215,27 @@ fn what_is_dead_in_open_pages_of_idle_threads_makes_room() {
     });
 }
 
-/// The first page is full but for less than one record.
+/// The page is full but for less than one record: a full page, or the open one of a thread that has ended.
 #[test]
 fn a_page_without_live_records_makes_a_page() {
-    ends(|| {
-        let home = Home::in_memory();
-        let store = home.create(New::tiny(64));
-        let put = |number: u8, byte: u8| {
-            let put = store.put(&[b'p', 0, number], &[byte; 400], &write()).map(drop);
-            assert!(put.is_ok(), "{number}: {put:?}");
-        };
-        (0..9).for_each(|number| put(number, 0));
-        fill(&store, 400, 0);
-        (0..18).for_each(|number| put(number % 9, 1));
-    });
+    for is_open in [false, true] {
+        ends(move || {
+            let home = Home::in_memory();
+            let store = home.create(New::tiny(64));
+            let put = |number: u8, byte: u8| {
+                let put = store.put(&[b'p', 0, number], &[byte; 400], &write()).map(drop);
+                assert!(put.is_ok(), "{number}, open: {is_open}: {put:?}");
+            };
+            let put_all = || (0..9).for_each(|number| put(number, 0));
+            if is_open {
+                std::thread::scope(|scope| scope.spawn(put_all).join().expect("joined"));
+            } else {
+                put_all();
+            }
+            fill(&store, 400, 0);
+            (0..18).for_each(|number| put(number % 9, 1));
+        });
+    }
 }
 
 /// A batch that needs pages cleans the page with the most dead bytes first, and a record in it is damaged.

@@ -138,6 +138,15 @@ impl Cleaner {
         self.pick(state, worthy).or_else(|| self.pick(state, 1))
     }
 
+    /// The bytes that cleaning the open page of a log gains once it is sealed.
+    fn gain_in_open(&self, log: &Log) -> u64 {
+        match (self.dead_in_open(log), log.tail().map_or(0, |(_, tail)| tail)) {
+            (0, _) => 0,
+            (dead, tail) if dead == u64::from(tail) => u64::from(self.geometry.page_size),
+            (dead, tail) => dead + self.unused(tail),
+        }
+    }
+
     /// Seals the open pages with dead bytes of logs that are not in use, if cleaning them gains at least `gain_min`
     /// bytes together; true if it did.
     ///
@@ -145,10 +154,7 @@ impl Cleaner {
     /// If the medium fails.
     fn seal_dead(&self, gain_min: u64) -> Result<bool> {
         let idle = || self.logs.iter().filter_map(|log| log.try_lock());
-        let gain = |log: &Log| match self.dead_in_open(log) {
-            0 => 0,
-            dead => dead + log.tail().map_or(0, |(_, tail)| self.unused(tail)),
-        };
+        let gain = |log: &Log| self.gain_in_open(log);
         if mutant!("scmkv.clean.idle") || idle().map(|log| gain(&log)).sum::<u64>() < gain_min {
             return Ok(false);
         }
