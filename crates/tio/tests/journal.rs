@@ -2,7 +2,7 @@
 
 use coreplane_pmem::Pool;
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
-use coreplane_tio::{Disk, Error, Findings, Options, Source, Tio};
+use coreplane_tio::{Disk, Error, Findings, Options, Policy, Source, Tio};
 use std::sync::Arc;
 
 const SECTOR: u64 = 1024;
@@ -19,8 +19,12 @@ fn options() -> Options {
 }
 
 fn write(disk: &Disk, sector: u64, byte: u8, fua: bool) {
+    write_from(disk, 0, sector, byte, fua);
+}
+
+fn write_from(disk: &Disk, connection: u64, sector: u64, byte: u8, fua: bool) {
     let mut tios = [Tio { fua, ..Tio::write(sector * SECTOR, vec![byte; SECTOR as usize]) }];
-    disk.run(&Source::of_connection(0), &mut tios);
+    disk.run(&Source::of_connection(connection), &mut tios);
     assert!(tios[0].outcome.is_ok(), "{:?}", tios[0].outcome);
 }
 
@@ -207,15 +211,20 @@ fn a_disk_that_was_in_memory_meanwhile_does_not_repeat_what_was_before() {
     }
 }
 
-/// What an open cannot replay is found once, so that an open that is refused does not look for it.
-#[test]
-fn a_disk_that_is_refused_keeps_its_losses_for_the_next_open() {
-    let options = Options { partitions: 2, ..options() };
-    let len = Disk::partition_len(&options).expect("a size");
-    let sim = SimOptions { spaces: 2, len, max_len: len, ..sim_options(Model::File) };
-    let sim = Sim::new(&sim).expect("memory");
-    let disk = Disk::simulated_create(sim.spaces(), &options).expect("create");
+/// A disk of two partitions, and the memory of another one with the same number, as of a copy: the extent with the
+/// written sector is in its second partition. Bits of the entry with the newer bytes are flipped.
+fn hurt_and_copy(options: &Options) -> (Sim, Sim) {
+    let len = Disk::partition_len(options).expect("a size");
+    let sim = || {
+        let sim = SimOptions { spaces: 2, len, max_len: len, ..sim_options(Model::File) };
+        Sim::new(&sim).expect("memory")
+    };
+    let (sim, copy) = (sim(), sim());
+    let disk = Disk::simulated_create(sim.spaces(), options).expect("create");
     write(&disk, WRITTEN, OLDER, true);
+    disk.close().expect("close");
+    let sim = sim.killed().expect("memory");
+    let disk = Disk::simulated_open(sim.spaces(), options).expect("open");
     write(&disk, WRITTEN, NEWER, true);
     let mut image = sim.crash(Eviction::Everything);
     let bytes = image.bytes();
@@ -223,10 +232,24 @@ fn a_disk_that_is_refused_keeps_its_losses_for_the_next_open() {
     let is_entry = |at: &u64| image.word(*at) == WRITTEN && image.word(at + 16) == 2;
     let entry = words.find(|at| at + 32 <= bytes.len() as u64 && is_entry(at)).expect("an entry");
     [3, 4].into_iter().for_each(|bit| image.flip_bit(entry, bit));
-    let sim = image.reopen().expect("memory");
-    let refused = Disk::simulated_open(&sim.spaces()[..1], &options).map(drop);
-    assert!(matches!(refused, Err(Error::Partitions(_))), "{refused:?}");
-    let sim = sim.killed().expect("memory");
-    let disk = Disk::simulated_open(sim.spaces(), &options).expect("open");
-    assert_eq!((disk.unnamed(), verify(&disk).unnamed), (1, 1));
+    let disk = Disk::simulated_create(copy.spaces(), options).expect("create");
+    write_from(&disk, 1, WRITTEN, OLDER, true);
+    disk.close().expect("close");
+    (image.reopen().expect("memory"), copy.killed().expect("memory"))
+}
+
+/// What an open cannot replay is found once, so that an open that is refused does not look for it.
+#[test]
+fn a_disk_that_is_refused_keeps_its_losses_for_the_next_open() {
+    let options = Options { partitions: 2, policy: Policy::Pid, ..options() };
+    for is_copy in [false, true] {
+        let (sim, copy) = hurt_and_copy(&options);
+        let mut spaces = vec![Arc::clone(&sim.spaces()[0])];
+        spaces.extend(is_copy.then(|| Arc::clone(&copy.spaces()[1])));
+        let refused = Disk::simulated_open(&spaces, &options).map(drop);
+        assert!(matches!(refused, Err(Error::Partitions(_))), "{refused:?}");
+        let sim = sim.killed().expect("memory");
+        let disk = Disk::simulated_open(sim.spaces(), &options).expect("open");
+        assert_eq!((disk.unnamed(), verify(&disk).unnamed), (1, 1), "a copy: {is_copy}");
+    }
 }

@@ -159,8 +159,8 @@ fn warn_of_unnamed(disk: &Disk) {
 /// For an operator: see [`coreplane_tio::Findings::unreadable_maps`].
 fn of_unreadable_map(sectors: &Range<u64>) -> String {
     format!(
-        "the names of the sectors {} to {} cannot be read any more: copy them while the disk is served, since they \
-         are lost when it is closed",
+        "the names of the sectors {} to {} cannot be read any more: copy them by reads alone while the disk is served, \
+         since they are lost when it is closed",
         sectors.start,
         sectors.end - 1
     )

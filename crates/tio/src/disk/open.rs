@@ -171,24 +171,11 @@ impl Disk {
     fn without_threads(mut volumes: Vec<Volume>, options: &Options) -> Result<(Self, usize)> {
         settle_lost(&mut volumes)?;
         volumes.iter_mut().for_each(Volume::heal_maps);
-        let geometry = volumes.first().map(Volume::geometry);
-        let geometry =
-            geometry.ok_or_else(|| Error::Partitions("a disk without pools".to_owned()))?;
-        let owner_of = |extent| {
-            let mut owners = (0..).zip(&volumes).filter(|(_, volume)| volume.has(extent));
-            let owner = owners.next().map_or(NOWHERE, |it| it.0);
-            owners.next().map_or(Ok(AtomicU8::new(owner)), |_| {
-                let what = format!("extent {extent} is in two partitions: one is another disk's");
-                Err(Error::Partitions(what))
-            })
-        };
-        // After an interrupted growth the smallest size counts.
-        let sectors = volumes.iter().map(|volume| volume.geometry().sectors).min().unwrap_or(0);
-        let geometry = Geometry { sectors, ..geometry };
-        let owners: Result<Vec<AtomicU8>> = (0..geometry.extents()).map(owner_of).collect();
+        let geometry = common_geometry(&volumes)?;
+        let owners = owners(&volumes, geometry)?.into_iter().map(AtomicU8::new).collect();
         let sets = if options.mode == Mode::MultiQueue { volumes.len() } else { 1 };
         let shared = Shared {
-            owners: owners?.into_boxed_slice(),
+            owners,
             sets: (0..sets).map(|_| QueueSet::default()).collect(),
             balance: Mutex::new(Balance::new(options.policy, volumes.len())),
             placing: Mutex::default(),
@@ -210,6 +197,26 @@ impl Disk {
         }
         Ok(disk)
     }
+}
+
+/// The geometry of the disk: after an interrupted growth the smallest size counts.
+fn common_geometry(volumes: &[Volume]) -> Result<Geometry> {
+    let geometries = volumes.iter().map(Volume::geometry);
+    let smallest = geometries.min_by_key(|geometry| geometry.sectors);
+    smallest.ok_or_else(|| Error::Partitions("a disk without pools".to_owned()))
+}
+
+/// The partition that has each extent.
+fn owners(volumes: &[Volume], geometry: Geometry) -> Result<Vec<u8>> {
+    let owner_of = |extent| {
+        let mut owners = (0..).zip(volumes).filter(|(_, volume)| volume.has(extent));
+        let owner = owners.next().map_or(NOWHERE, |it| it.0);
+        owners.next().map_or(Ok(owner), |_| {
+            let what = format!("extent {extent} is in two partitions: one is another disk's");
+            Err(Error::Partitions(what))
+        })
+    };
+    (0..geometry.extents()).map(owner_of).collect()
 }
 
 /// Gives each extent whose word is damaged in a directory to one partition: to the one that has it, or to the first.
@@ -246,13 +253,14 @@ fn owner_of_lost(volumes: &[Volume], at: usize) -> usize {
 }
 
 /// Makes partitions of the pools of a disk. This replays their journals, after which no open finds a second time what
-/// could not be replayed: all that can be refused is refused before.
+/// could not be replayed: pools that are not those of one disk are refused before.
 fn volumes_of(pools: Vec<Pool>) -> Result<Vec<Volume>> {
     if !mutant!("tio.open.unchecked") {
         check(&pools)?;
     }
     let found: Result<Vec<Volume>> = pools.into_iter().map(Volume::found).collect();
     let mut volumes = found?;
+    let _owners = owners(&volumes, common_geometry(&volumes)?)?;
     volumes.iter_mut().try_for_each(Volume::recover)?;
     Ok(volumes)
 }
