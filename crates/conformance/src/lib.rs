@@ -30,6 +30,8 @@
 //!   their order.
 //! - The suite can fail: `tests/faults/main.rs` breaks an engine in many ways and demands that each fault is caught.
 //!
+//! Beside the suite, [`lives`] leads the pools of an engine in the simulator's memory through many power cuts.
+//!
 //! [`conformance_suite!`]: crate::conformance_suite
 
 mod accounting;
@@ -41,6 +43,7 @@ mod cursor;
 mod durable;
 mod expiry;
 pub mod history;
+pub mod lives;
 pub mod model;
 mod oracle;
 mod ordered;
