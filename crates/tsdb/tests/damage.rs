@@ -191,7 +191,7 @@ fn a_page_of_which_nobody_knows_what_it_is_takes_no_other_with_it() {
         let is_refused = matches!(opened, Err(Error::Damage(_)));
         assert_eq!(is_refused, matches!(role, 2 | 3), "{role}: {opened:?}");
     }
-    assert!(roles[2] >= 2 && roles[3] >= 1 && roles[4] > 4, "{roles:?}");
+    assert!(roles[2] >= 2 && roles[3] >= 1 && roles[4] >= 2, "{roles:?}");
 }
 
 /// The places where the pages of segments begin, by the table of pages.

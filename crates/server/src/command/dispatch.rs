@@ -299,8 +299,8 @@ fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
     !has_begun && !is_end && (paused == Paused::All || is_write)
 }
 
-/// True if the command, which was allowed to run, was stopped while it waited until its loop was alone: `CLIENT PAUSE`
-/// and `CLIENT KILL` run alone as well, and may have come first.
+/// True if the command, which was allowed to run, was stopped while it waited until its loop was alone:
+/// `CLIENT PAUSE` and `CLIENT KILL` run alone as well, and may have come first.
 fn is_held_by_now(call: &mut Call<'_, '_>, command: &Command) -> bool {
     let is_paused = is_held_by_pause(call.host, call.session, command);
     call.session.set_paused(is_paused);
