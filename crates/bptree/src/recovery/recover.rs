@@ -117,7 +117,7 @@ impl Recovery<'_> {
         drop(recovery);
         self.remove_remains(&counting)?;
         self.retire_all(adopted_before)?;
-        self.pages.offer(free.into_iter());
+        self.pages.offer(free.into_iter().rev());
         let damaged = counting.iter().filter(|found| found.is_to_be_told());
         let damaged: Vec<Box<[u8]>> = damaged.map(|found| found.head.least.clone()).collect();
         self.lead_to(counting)?;
