@@ -115,6 +115,13 @@ pub(crate) fn parameters(store: u64, set: u32, sets: u32, pages: u64, page_len: 
 }
 // media-format: end
 
+/// Free pages that drops of names leave to the manifest: what was dropped is given back by its records.
+pub(crate) const FOR_MANIFEST: usize = 2;
+/// Free pages that names and sealed points leave to drops, which begin a page after each start.
+pub(crate) const FOR_DROPS: usize = FOR_MANIFEST + 3;
+/// Free pages that new points leave to sealing.
+pub(crate) const FOR_SEALING: usize = FOR_DROPS + 4;
+
 /// A word whose seal or role is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsound;
@@ -335,6 +342,11 @@ impl Pages {
     /// Pages that are free, or retired.
     pub(crate) fn free_count(&self) -> usize {
         spin::lock(&self.free).len() + self.space().retired_len()
+    }
+
+    /// Those of them that segments may take.
+    pub(crate) fn free_for_segments(&self) -> u64 {
+        self.free_count().saturating_sub(FOR_DROPS) as u64
     }
 
     /// The number of all pages that can ever be free.

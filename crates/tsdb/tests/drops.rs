@@ -34,6 +34,33 @@ fn host(number: u32) -> TagFilter {
     TagFilter::Equal("host".to_owned(), format!("h{number}"))
 }
 
+/// From now on nobody gives anything back.
+fn end_upkeep(store: &Store) {
+    store.panic_upkeep();
+    while store.failure().is_none() {
+        std::thread::yield_now();
+    }
+}
+
+/// Makes series until there is no room for more.
+fn crowd(store: &Store) {
+    let (mut at, mut same) = (0, 0);
+    while same < 20 {
+        let before = store.stats().series;
+        let points: Vec<_> = (at..at + 500)
+            .map(|at| point(&format!("m,a={at}"), 1, FieldValue::Float(1.0)))
+            .collect();
+        match store.write("db", None, &points) {
+            Ok(_) | Err(Error::Full(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        // It may make room, or find none.
+        let _sealed = store.seal();
+        at += 500;
+        same = if store.stats().series == before { same + 1 } else { 0 };
+    }
+}
+
 /// New names take all pages that they may. Each kind of drop is still possible then, also after a start, when the log
 /// of names needs a new page.
 #[test]
@@ -51,24 +78,11 @@ fn a_store_that_is_full_of_names_can_be_emptied() {
     for policy in [None, Some("short")] {
         assert_eq!(store.write("db", policy, &kept).expect("written").written, 2);
     }
-    let (mut at, mut same) = (0, 0);
-    while same < 20 {
-        let before = store.stats().series;
-        let points: Vec<_> = (at..at + 500)
-            .map(|at| point(&format!("m,a={at}"), 1, FieldValue::Float(1.0)))
-            .collect();
-        match store.write("db", None, &points) {
-            Ok(_) | Err(Error::Full(_)) => {}
-            Err(error) => panic!("{error}"),
-        }
-        // It may make room, or find none.
-        let _sealed = store.seal();
-        at += 500;
-        same = if store.stats().series == before { same + 1 } else { 0 };
-    }
+    crowd(&store);
     drop(store);
     let whole = std::fs::read(path.join("q0")).expect("a pool");
-    let drops: [(&str, fn(&Store) -> Result<(), Error>); 5] = [
+    type Dropped = fn(&Store) -> Result<(), Error>;
+    let drops: [(&str, Dropped); 5] = [
         ("database", |it| it.drop_database("db")),
         ("policy", |it| it.drop_policy("db", "short")),
         ("measurement", |it| it.drop_measurement("db", "kept")),
@@ -91,6 +105,55 @@ fn a_store_that_is_full_of_names_can_be_emptied() {
         }
         assert!(store.verify(&mut |_, _| {}).expect("findings").is_sound());
     }
+}
+
+/// Each start begins a page of the log of names at the first drop, and one of the manifest to give anything back.
+#[test]
+fn a_full_store_can_be_emptied_though_it_was_started_several_times() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let options = Options { size: 1 << 20, head_bytes: 64 << 10, ..options() };
+    let store = Store::open(&path, &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let short =
+        Policy { name: "short".to_owned(), duration_ns: HOUR, shard_ns: HOUR, is_default: false };
+    store.put_policy("db", &short).expect("a policy");
+    store.set_clock(1);
+    let value = |at: i64| FieldValue::Float((at as f64).sqrt());
+    for part in 0..4_i64 {
+        let times = part * 5_000..(part + 1) * 5_000;
+        let points: Vec<_> = times.map(|at| point("kept", at, value(at))).collect();
+        store.write("db", Some("short"), &points).expect("written");
+        store.seal().expect("sealed");
+    }
+    crowd(&store);
+    drop(store);
+    let started = || {
+        let store = Store::open(&path, &options).expect("opened");
+        store.set_clock(1);
+        end_upkeep(&store);
+        store
+    };
+    started().drop_policy("db", "short").expect("dropped");
+    let mut dropped = 0;
+    for number in 0..9 {
+        let filter = TagFilter::Equal("a".to_owned(), number.to_string());
+        match started().drop_series("db", "m", &filter) {
+            Ok(count) => dropped += count,
+            Err(error) => assert!(matches!(error, Error::Full(_)), "{error}"),
+        }
+    }
+    assert!((2..9).contains(&dropped), "{dropped}");
+    let store = Store::open(&path, &options).expect("opened");
+    let before = store.stats();
+    store.merge().expect("sealed and merged");
+    let after = store.stats();
+    assert!(before.used_bytes > after.used_bytes + 5 * 4096, "{before:?} {after:?}");
+    store.create_database("other").expect("there is room again");
+    store.drop_database("db").expect("dropped");
+    store.merge().expect("merged");
+    assert!(store.stats().used_bytes * 2 < after.used_bytes, "{after:?}");
+    store.check_pages().expect("pages");
 }
 
 /// One segment for each shard is how a store ends up: no merge would ever come to it again.
@@ -137,11 +200,7 @@ fn points_that_were_dropped_just_before_the_end_are_given_back_after_the_start()
     let path = directory.path().join("ts");
     let store = Store::open(&path, &options()).expect("a store");
     let all = fill(&store, &["m0", "m1"]);
-    // Nobody gives anything back.
-    store.panic_upkeep();
-    while store.failure().is_none() {
-        std::thread::yield_now();
-    }
+    end_upkeep(&store);
     store.drop_measurement("db", "m0").expect("dropped");
     assert_eq!(store.stats().sealed_points, all);
     drop(store);

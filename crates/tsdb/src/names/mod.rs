@@ -21,7 +21,7 @@ pub(crate) use draft::Draft;
 use crate::catalogue::{Catalogue, Change, Limits};
 use crate::error::{Error, Result};
 use crate::log::Log;
-use crate::pages::{Pages, Role};
+use crate::pages::{FOR_DROPS, FOR_MANIFEST, Pages, Role};
 use coreplane_pmem::{mutant, spin};
 use coreplane_tio::Policy;
 use devices::Devices;
@@ -131,7 +131,11 @@ impl Names {
         }
         let drops_series = changes.iter().any(Change::drops_series);
         let is_drop = changes.iter().all(Change::is_drop) && !mutant!("tsdb.names.reserve");
-        let reserve = if is_drop { 0 } else { RESERVE };
+        let reserve = match is_drop {
+            true if mutant!("tsdb.names.greedy") => 0,
+            true => FOR_MANIFEST,
+            false => FOR_DROPS,
+        };
         let mut appended = 0;
         let record_max = Log::record_max(pages);
         let is_kept = |change: &&Change| {
@@ -158,12 +162,12 @@ impl Names {
             let series = catalogue.all_series().map(|it| (&*it.key, it.set));
             devices.note_drop(catalogue.series_count(), series);
         }
-        outcome.and(applied)?;
-        let is_history = log.bytes > HISTORY + 2 * log.checkpoint_bytes;
-        if (is_history && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
-            self.write_anew(&mut log, pages)?;
+        let outcome = outcome.and(applied);
+        // A drop that finds no page may find one once the log is shorter.
+        if outcome.is_ok() || (is_drop && matches!(outcome, Err(Error::Full(_)))) {
+            self.shorten(&mut log, pages)?;
         }
-        drawn
+        outcome.and(drawn)
     }
 
     fn apply(&self, changes: Vec<Change>, count: usize) -> Result<()> {
@@ -178,6 +182,15 @@ impl Names {
             }
         });
         failed.into_inner()
+    }
+
+    /// Writes the log anew if most of it is history.
+    fn shorten(&self, log: &mut Log, pages: &Pages) -> Result<()> {
+        let is_history = log.bytes > HISTORY + 2 * log.checkpoint_bytes;
+        if (is_history && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
+            self.write_anew(log, pages)?;
+        }
+        Ok(())
     }
 
     fn write_anew(&self, log: &mut Log, pages: &Pages) -> Result<()> {
@@ -197,9 +210,6 @@ impl Names {
         }
     }
 }
-
-/// Free pages that are left for drops: these give others back.
-const RESERVE: usize = 3;
 
 // media-format: begin pool
 /// Encodes changes as records, with as many in each as fit, each change behind its length. Also returns the number

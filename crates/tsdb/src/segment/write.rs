@@ -6,7 +6,7 @@ use super::{Info, PAGES_MAX, chunk_seed, seed_of, use_of};
 use crate::catalogue::{FieldId, SeriesId};
 use crate::codec;
 use crate::error::{Error, Result};
-use crate::pages::Pages;
+use crate::pages::{FOR_DROPS, Pages};
 use crate::rows::ShardId;
 use crate::value::Block;
 use coreplane_pmem::checksum::crc32c_append;
@@ -14,9 +14,6 @@ use coreplane_pmem::{PageWriter, WriteMode, mutant};
 
 /// The maximum number of points of a chunk.
 pub(crate) const POINTS_MAX: usize = 2048;
-
-/// Free pages that are left to the manifest.
-const RESERVE: usize = 2;
 
 /// Writes one segment, chunk after chunk.
 #[derive(Debug)]
@@ -81,7 +78,7 @@ impl<'p> SegmentWriter<'p> {
             let ordinal = self.written.len() as u32;
             let full = || Error::Full("no page is free for sealed points".to_owned());
             let use_of = (ordinal < PAGES_MAX).then(|| use_of(self.number, ordinal));
-            let writer = use_of.and_then(|it| self.pages.begin(it, RESERVE));
+            let writer = use_of.and_then(|it| self.pages.begin(it, FOR_DROPS));
             self.written.push(writer.ok_or_else(full)?);
         }
         let page = self.written.len() as u32 - 1;

@@ -139,7 +139,7 @@ impl Set {
                 continue;
             }
             let points: Vec<u64> = segments.iter().map(|it| it.info.points).collect();
-            let room = u64::from(PAGES_MAX).min(self.pages.free_count() as u64);
+            let room = u64::from(PAGES_MAX).min(self.pages.free_for_segments());
             let chosen = choose(&points, extent(*shard), |range| {
                 let pages = segments.get(range).unwrap_or_default().iter();
                 pages.map(|it| u64::from(it.info.pages)).sum::<u64>() <= room

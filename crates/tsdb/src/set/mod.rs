@@ -32,7 +32,7 @@ use crate::error::Result;
 use crate::head::Head;
 use crate::log::Log;
 use crate::manifest::Manifest;
-use crate::pages::Pages;
+use crate::pages::{FOR_SEALING, Pages};
 use crate::rows::{Batch, ShardId};
 use crate::segment::Segment;
 use coreplane_pmem::{mutant, spin};
@@ -94,9 +94,6 @@ pub(crate) struct Set {
     /// Durable data that was found to be damaged.
     pub(crate) damage: Vec<String>,
 }
-
-/// Free pages that are left to sealing, to the manifest and to the catalogue.
-const RESERVE: usize = 6;
 
 impl Set {
     /// The view that readers use now.
@@ -165,7 +162,7 @@ impl Set {
         let mut held = spin::lock(&self.log);
         self.pages.space().check_sync()?;
         let log = &mut held.log;
-        let reserve = RESERVE + log.page_count();
+        let reserve = FOR_SEALING + log.page_count();
         let mut records = batch.records();
         let mut appended = 0;
         let outcome = records.try_for_each(|record| {
