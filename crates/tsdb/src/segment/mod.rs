@@ -21,7 +21,7 @@ mod write;
 
 pub(crate) use entry::{ENTRY, Entry, overlapping};
 pub(crate) use near::Nears;
-pub(crate) use read::{LOST, Segment};
+pub(crate) use read::{Garbage, LOST, Segment};
 pub(crate) use write::{Fresh, POINTS_MAX, SegmentWriter};
 
 use crate::pages::{Pages, Role, Use};

@@ -15,6 +15,18 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// What the points of dropped series take in a segment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Garbage {
+    /// Bytes of their chunks and entries.
+    pub(crate) bytes: u64,
+    /// Bytes of those of the other points, and the pages that these need.
+    pub(crate) live_bytes: u64,
+    pub(crate) live_pages: u64,
+    /// The number of free pages with which the segment could not be written anew.
+    pub(crate) too_few: u64,
+}
+
 /// A segment that the manifest names.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -26,7 +38,7 @@ pub(crate) struct Segment {
     /// True once no later view has the segment.
     is_replaced: AtomicBool,
     /// The number of drops of series at its last count of garbage, and that count.
-    garbage: Mutex<(u64, u64)>,
+    garbage: Mutex<(u64, Garbage)>,
 }
 
 /// When the last view that has the segment is dropped, its pages are given back.
@@ -49,15 +61,15 @@ impl Segment {
         Self { info, pages: list, seed, pool: Arc::clone(pool), is_replaced, garbage }
     }
 
-    /// The number of points whose series are gone, if they were counted since the last of so many drops of series.
-    pub(crate) fn garbage(&self, drops: u64) -> Option<u64> {
-        let (counted, dead) = *spin::lock(&self.garbage);
-        (counted >= drops).then_some(dead)
+    /// The garbage, if it was counted since the last of so many drops of series.
+    pub(crate) fn garbage(&self, drops: u64) -> Option<Garbage> {
+        let (counted, garbage) = *spin::lock(&self.garbage);
+        (counted >= drops).then_some(garbage)
     }
 
-    /// Notes the number of points whose series are gone, counted after so many drops of series.
-    pub(crate) fn note_garbage(&self, drops: u64, dead: u64) {
-        *spin::lock(&self.garbage) = (drops, dead);
+    /// Notes the garbage, counted after so many drops of series.
+    pub(crate) fn note_garbage(&self, drops: u64, garbage: Garbage) {
+        *spin::lock(&self.garbage) = (drops, garbage);
     }
 
     /// Notes that the manifest no longer names the segment, and that this is durable.

@@ -111,6 +111,15 @@ fn key_of(entry: &Entry) -> (SeriesId, FieldId) {
 /// The chunks of a field of a series in all segments that become one, with the index of their segment.
 type Chunks = Vec<(usize, Entry)>;
 
+/// Segments that were written as one.
+#[derive(Debug)]
+pub(super) struct Merged {
+    /// None if no point is left.
+    fresh: Option<Fresh>,
+    /// The number of drops of series before it was written.
+    drops: u64,
+}
+
 impl Set {
     /// Gives back the segments of shards that are gone, and merges those of one shard, if any has enough of them.
     /// False if there is nothing to do.
@@ -130,11 +139,12 @@ impl Set {
         self.pages.space().check_sync()?;
         // The view is not kept: its heads are sealed meanwhile and would stay in memory.
         let segments = self.view().segments.clone();
+        // First those that need no room.
+        if let Some((_, gone)) = segments.iter().find(|(shard, _)| !is_shard_live(**shard)) {
+            self.replace(gone, None)?;
+            return Ok(true);
+        }
         for (shard, segments) in &segments {
-            if !is_shard_live(*shard) {
-                self.replace(segments, None)?;
-                return Ok(true);
-            }
             if spin::lock(&self.damaged).contains(shard) {
                 continue;
             }
@@ -150,15 +160,16 @@ impl Set {
                 if let Err(Error::Damage(_)) = fresh {
                     spin::lock(&self.damaged).insert(*shard);
                 }
-                self.replace(chosen, fresh?)?;
+                self.replace(chosen, Some(fresh?))?;
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Replaces segments that follow each other by age by this one.
-    pub(super) fn replace(&self, old: &[Arc<Segment>], fresh: Option<Fresh>) -> Result<()> {
+    /// Replaces segments that follow each other by age by this one, if it has any point.
+    pub(super) fn replace(&self, old: &[Arc<Segment>], fresh: Option<Merged>) -> Result<()> {
+        let (fresh, drops) = fresh.map_or((None, 0), |it| (it.fresh, it.drops));
         if !mutant!("tsdb.merge.fence") {
             self.pages.space().fence()?;
         }
@@ -168,7 +179,7 @@ impl Set {
             added: fresh.iter().map(|it| it.info).collect(),
         };
         let (fresh, outcome) = self.commit(&edit, fresh.into_iter().collect());
-        let mut fresh = fresh.into_iter().next().map(|fresh| self.segment_of(fresh));
+        let mut fresh = fresh.into_iter().next().map(|fresh| self.segment_of(fresh, drops));
         // If the commit failed, some points are in two segments until the next opening.
         let edit = if outcome.is_ok() { edit } else { Edit::default() };
         self.set_view(|view| {
@@ -197,14 +208,15 @@ impl Set {
         shard: ShardId,
         old: &[Arc<Segment>],
         along: (IsLive<'_>, Breath<'_>),
-    ) -> Result<Option<Fresh>> {
+    ) -> Result<Merged> {
+        let drops = self.series_drops();
         let mut writer = self.begin_segment(shard)?;
         let age = match mutant!("tsdb.merge.age") {
             true => u64::MAX,
             false => old.last().map_or(0, |it| it.info.age),
         };
         match self.write_all(&mut writer, shard, old, along) {
-            Ok(()) => writer.finish(age),
+            Ok(()) => Ok(Merged { fresh: writer.finish(age)?, drops }),
             Err(error) => {
                 writer.abandon();
                 Err(error)

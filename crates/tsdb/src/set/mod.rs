@@ -84,9 +84,11 @@ pub(crate) struct Set {
     /// Held by the thread that merges: no other thread removes segments. Points may be sealed meanwhile, to
     /// segments that come behind all others of their shards.
     merging: Mutex<()>,
-    next_segment: AtomicU32,
+    pub(crate) next_segment: AtomicU32,
     /// The last sealed points that were asked for.
     lasts: Lasts,
+    /// The number of drops of series that may have had points, since the opening; one more if there were any before.
+    series_drops: AtomicU64,
     /// Shards that cannot be merged.
     damaged: Mutex<BTreeSet<ShardId>>,
     /// Bytes of the records in the active head.
@@ -116,6 +118,16 @@ impl Set {
     /// Bytes of the records in the active head.
     pub(crate) fn head_bytes(&self) -> u64 {
         self.head_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Notes that series were dropped whose points may still be there.
+    pub(crate) fn note_dropped_series(&self) {
+        self.series_drops.fetch_add(1, Ordering::Release);
+    }
+
+    /// Read before the points of series are looked at: those of a later drop are looked for again.
+    fn series_drops(&self) -> u64 {
+        self.series_drops.load(Ordering::Acquire)
     }
 
     /// The number of the next segment to be begun.

@@ -87,6 +87,7 @@ impl Opening {
             merging: Mutex::new(()),
             next_segment: AtomicU32::new(next),
             lasts: Lasts::new(last_bytes),
+            series_drops: AtomicU64::new(0),
             damaged: Mutex::default(),
             head_bytes,
             damage,

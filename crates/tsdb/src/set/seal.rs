@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::manifest::Edit;
 use crate::rows::ShardId;
-use crate::segment::{Fresh, NUMBERS_MAX, Segment, SegmentWriter};
+use crate::segment::{Fresh, Garbage, NUMBERS_MAX, Segment, SegmentWriter};
 use coreplane_pmem::{mutant, spin};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ impl Set {
     fn seal_head(&self, (head, cut): &(Arc<RwLock<Head>>, u64), is_live: IsLive<'_>) -> Result<()> {
         let cut = *cut;
         self.publish_all(head)?;
+        let drops = self.series_drops();
         let fresh = self.write_segments(head, is_live)?;
         if !mutant!("tsdb.seal.fence") {
             self.pages.space().fence()?;
@@ -50,7 +51,8 @@ impl Set {
             self.trim(cut);
         }
         let (fresh, outcome) = self.commit(&edit, fresh);
-        let segments: Vec<Arc<Segment>> = fresh.into_iter().map(|it| self.segment_of(it)).collect();
+        let segments: Vec<Arc<Segment>> =
+            fresh.into_iter().map(|it| self.segment_of(it, drops)).collect();
         self.set_view(|view: &mut View| {
             if outcome.is_ok() {
                 view.frozen = None;
@@ -84,9 +86,13 @@ impl Set {
         log.trim(&self.pages, cut);
     }
 
-    pub(super) fn segment_of(&self, fresh: Fresh) -> Arc<Segment> {
+    /// A segment without points of series that were gone after so many drops.
+    pub(super) fn segment_of(&self, fresh: Fresh, drops: u64) -> Arc<Segment> {
         let info = fresh.info;
-        Arc::new(Segment::new(&self.pages, info, fresh.finish()))
+        let segment = Segment::new(&self.pages, info, fresh.finish());
+        let drops = if mutant!("tsdb.garbage.unseen") { u64::MAX } else { drops };
+        segment.note_garbage(drops, Garbage::default());
+        Arc::new(segment)
     }
 
     /// Freezes the active head for sealing: a new one takes points in from now on.
@@ -177,24 +183,55 @@ mod tests {
     use crate::set::Opening;
     use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 
+    fn opened(pool: Pool, is_new: bool) -> Set {
+        let opening = Opening::new(pool, is_new).expect("pages");
+        opening.finish(&|_, _| true, 0).expect("a set")
+    }
+
+    fn write(set: &Set, series: u32, time: i64) {
+        let (mut batch, value) = (Batch::default(), FieldValue::Float(0.5));
+        let place = Place { series, shard: 0, time };
+        assert!(batch.push(place, [(0, &value)].into_iter(), set.record_max()));
+        let generation = set.append(batch).expect("room");
+        set.request(generation);
+        set.finish(generation).expect("a sync");
+    }
+
+    /// The segment was not looked at for such points: they are given back later.
+    #[test]
+    fn points_of_a_series_that_is_dropped_while_they_are_sealed_are_given_back() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto);
+        let pool = Pool::create(&directory.path().join("pool"), &options).expect("a pool");
+        let set = opened(pool, true);
+        let points =
+            || set.view().segments.values().flatten().map(|it| it.info.points).sum::<u64>();
+        write(&set, 0, 1);
+        write(&set, 1, 1);
+        set.note_dropped_series();
+        let is_dropped_now = |_, _| {
+            set.note_dropped_series();
+            true
+        };
+        assert!(set.seal(0, &is_dropped_now).expect("sealed"));
+        assert_eq!(points(), 2);
+        let is_live = |_, series| series == 0;
+        assert!(set.collect_garbage(&is_live, &|| Ok(())).expect("given back"));
+        assert_eq!(points(), 1);
+        // It has been looked at.
+        let unseen = |_, _| panic!("nothing was dropped since");
+        assert!(!set.collect_garbage(&unseen, &|| Ok(())).expect("nothing to do"));
+    }
+
     #[test]
     fn the_last_number_of_a_segment_is_not_the_first_one_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pool");
         let options = Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto);
         let pool = Pool::create(&path, &options).expect("a pool");
-        let opened = |pool, is_new| -> Set {
-            let opening = Opening::new(pool, is_new).expect("pages");
-            opening.finish(&|_, _| true, 0).expect("a set")
-        };
         let set = opened(pool, true);
         let seals = |time: i64| {
-            let (mut batch, value) = (Batch::default(), FieldValue::Float(0.5));
-            let place = Place { series: 0, shard: 0, time };
-            assert!(batch.push(place, [(0, &value)].into_iter(), set.record_max()));
-            let generation = set.append(batch).expect("room");
-            set.request(generation);
-            set.finish(generation).expect("a sync");
+            write(&set, 0, time);
             set.seal(0, &|_, _| true)
         };
         set.next_segment.store((1 << 28) - 1, Ordering::Relaxed);

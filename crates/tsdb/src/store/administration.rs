@@ -14,9 +14,10 @@ impl Store {
         let first = self.shared.sets.first();
         let pages: &Pages =
             first.map(|set| &set.pages).ok_or_else(|| Error::Pools("no queue set".to_owned()))?;
-        let done = self.shared.names.change(pages, draw)?;
+        let done = self.shared.names.change(pages, draw);
+        // A part of the changes may be made also after an error.
         self.shared.ring();
-        Ok(done)
+        done
     }
 
     /// Makes a database with a policy `autogen` that keeps all points; does nothing if the database exists. Durable
@@ -150,15 +151,15 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Full`], [`Error::Sync`].
     pub fn drop_measurement(&self, database: &str, measurement: &str) -> Result<()> {
-        self.change(|draft| {
+        let dropped = self.change(|draft| {
             let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
             let missing = || Error::NotFound(format!("measurement not found: {measurement}"));
             let id = draft.catalogue.measurement(id, measurement).ok_or_else(missing)?;
             draft.push([Change::MeasurementDropped { id }]);
             Ok(())
-        })?;
-        self.shared.note_dropped_series();
-        Ok(())
+        });
+        self.note_dropped(&dropped);
+        dropped
     }
 
     /// Drops the series of a measurement that the filter lets through, and the measurement if no other is left;
@@ -179,9 +180,16 @@ impl Store {
             let count = ids.len() as u64;
             draft.push(drops(draft.catalogue, ids.into_iter().collect()));
             Ok(count)
-        })?;
-        self.shared.note_dropped_series();
-        Ok(dropped)
+        });
+        self.note_dropped(&dropped);
+        dropped
+    }
+
+    /// Notes that series may be gone, as a part of them is if there was no room for all.
+    fn note_dropped<T>(&self, dropped: &Result<T>) {
+        if matches!(dropped, Ok(_) | Err(Error::Full(_))) {
+            self.shared.note_dropped_series();
+        }
     }
 }
 

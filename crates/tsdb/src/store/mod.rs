@@ -19,7 +19,7 @@ use coreplane_pmem::{MediaChoice, Medium, mutant, spin};
 use coreplane_tio::Policy;
 use parking_lot::{Condvar, Mutex};
 pub use scrub::Scrub;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -101,9 +101,6 @@ pub(crate) struct Shared {
     scrubbed: scrub::Counts,
     /// Shards were dropped, so that there may be series without points.
     may_have_empty_series: AtomicBool,
-    /// The number of drops of series that may have had points, since the store was opened; one more if series were
-    /// dropped before.
-    series_drops: AtomicU64,
     /// Held by the thread that drops series without points. After a failure: the time before which it is not tried
     /// again.
     series_drop: Mutex<Option<Instant>>,

@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// The maximum number of queue sets.
 const SETS_MAX: u32 = 64;
@@ -208,6 +208,9 @@ impl Store {
         // Their points may still be there.
         let has_dropped_series = catalogue.has_dropped_series() && !mutant!("tsdb.garbage.start");
         drop(catalogue);
+        if has_dropped_series {
+            found.iter().for_each(Set::note_dropped_series);
+        }
         let shared = Shared {
             names,
             sets: found,
@@ -215,7 +218,6 @@ impl Store {
             bell: Bell::default(),
             scrubbed: Counts::default(),
             may_have_empty_series,
-            series_drops: AtomicU64::new(u64::from(has_dropped_series)),
             series_drop: Mutex::default(),
             clock: AtomicI64::new(0),
         };

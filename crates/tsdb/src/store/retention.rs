@@ -34,7 +34,7 @@ impl Shared {
         let expired: Vec<u32> = self.names.read().expired_shards(now).collect();
         let Some(first) = self.sets.first() else { return Ok(()) };
         if !expired.is_empty() {
-            self.names.change(&first.pages, |draft| {
+            let dropped = self.names.change(&first.pages, |draft| {
                 let is_there = |id: &&u32| draft.catalogue.is_shard_live(**id);
                 let dropped: Vec<Change> = expired
                     .iter()
@@ -43,8 +43,10 @@ impl Shared {
                     .collect();
                 draft.push(dropped);
                 Ok(())
-            })?;
+            });
+            // A part of them may be gone also after an error.
             self.may_have_empty_series.store(true, Ordering::Relaxed);
+            dropped?;
         }
         let mut next_try = spin::lock(&self.series_drop);
         if next_try.is_some_and(|it| Instant::now() < it) {

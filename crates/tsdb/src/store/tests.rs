@@ -1,4 +1,5 @@
-//! Readers of a series: they end early, and list few stretches at a time; merges beside sealing.
+//! Readers of a series: they end early, and list few stretches at a time; merges beside sealing; the room of what was
+//! dropped.
 
 use super::{Options, Store};
 use crate::catalogue::{Series, TagFilter};
@@ -262,4 +263,102 @@ fn a_reader_lists_few_stretches_at_a_time() {
         sums.iter().map(|it| (it[0].1.count, it[0].1.sum.clone())).collect();
     let sum = (expected.len() as u64, Value::Integer(expected.iter().sum()));
     assert_eq!(sums, vec![sum; 3]);
+}
+
+/// Without a number for another segment, as without a page for it.
+#[test]
+fn what_needs_no_room_is_given_back_though_a_merge_has_none() {
+    let sim = sim();
+    let store = unmerged(&sim);
+    let (shared, far) = (&store.shared, 1 << 60);
+    let set = &shared.sets[0];
+    let gone = Point {
+        series: SeriesKey::of_text("gone,host=a").expect("a key"),
+        fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
+        time: far,
+    };
+    store.write("d", None, &[gone]).expect("written");
+    assert!(shared.seal(set, 0).expect("sealed"));
+    store.drop_measurement("d", "gone").expect("dropped");
+    set.next_segment.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(store.stats().segments, 6);
+    assert!(shared.merge(set, None).expect("given back"));
+    let refused = shared.merge(set, None);
+    assert!(matches!(refused, Err(Error::Limit(_))), "{refused:?}");
+    assert_eq!((store.stats().segments, count(&store)), (5, 100));
+    store.check_pages().expect("pages");
+}
+
+/// Few long strings, which take nearly all of the room, and many numbers.
+fn mixed(path: &std::path::Path) -> Store {
+    let options = Options {
+        sets: 1,
+        size: 1 << 20,
+        page_len: 4096,
+        head_bytes: 1 << 30,
+        ..Options::default()
+    };
+    let store = Store::open(path, &options).expect("a store");
+    store.create_database("d").expect("a database");
+    let word = |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 % 64);
+    let text = |at: i64| -> String {
+        let words = (0..70).map(|it| word(at.cast_unsigned() * 70 + it));
+        words.map(|it| format!("{:015x}", it >> 4)).collect()
+    };
+    let point = |measurement, at: i64, value| Point {
+        series: SeriesKey::new(measurement, [("host", "a")]).expect("a key"),
+        fields: [("f".into(), value)].into_iter().collect(),
+        time: at,
+    };
+    let texts = (0..TEXTS).map(|at| point("texts", at, FieldValue::String(text(at).into())));
+    let numbers = (0..NUMBERS).map(|at| point("numbers", at, FieldValue::Float(at as f64)));
+    // Nothing is sealed before all is there.
+    let held = store.hold_upkeep();
+    store.write("d", None, &texts.chain(numbers).collect::<Vec<_>>()).expect("written");
+    drop(held);
+    store.seal().expect("sealed");
+    let stats = store.stats();
+    assert_eq!((stats.segments, stats.head_points), (1, 0));
+    // More of the strings, in other shards.
+    for shard in 1.. {
+        let texts = (0..60).map(|at| (at, text(shard * 1000 + at)));
+        let texts =
+            texts.map(|(at, it)| point("texts", shard << 54 | at, FieldValue::String(it.into())));
+        store.write("d", None, &texts.collect::<Vec<_>>()).expect("written");
+        store.seal().expect("sealed");
+        let stats = store.stats();
+        if stats.used_bytes > stats.total_bytes / 4 * 3 {
+            break;
+        }
+    }
+    store
+}
+
+const TEXTS: i64 = 220;
+const NUMBERS: i64 = 2000;
+
+#[test]
+fn the_few_points_that_take_the_room_are_given_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = mixed(&directory.path().join("ts"));
+    let before = store.stats();
+    store.drop_measurement("d", "texts").expect("dropped");
+    store.seal().expect("sealed");
+    let after = store.stats();
+    assert_eq!(after.sealed_points, NUMBERS.cast_unsigned());
+    assert!(after.used_bytes < before.used_bytes / 4, "{before:?} {after:?}");
+    store.check_pages().expect("pages");
+}
+
+/// There is no room for the others, which stay as they are.
+#[test]
+fn many_points_that_take_little_room_are_no_reason_to_write_the_others_anew() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = mixed(&directory.path().join("ts"));
+    let next = store.shared.sets[0].next_segment();
+    store.drop_measurement("d", "numbers").expect("dropped");
+    for _ in 0..3 {
+        store.seal().expect("sealed");
+    }
+    assert_eq!(store.shared.sets[0].next_segment(), next);
 }

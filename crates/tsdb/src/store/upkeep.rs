@@ -97,7 +97,7 @@ impl Shared {
 
     /// Notes that series were dropped that may have points, for which the background thread looks.
     pub(super) fn note_dropped_series(&self) {
-        self.series_drops.fetch_add(1, Ordering::Release);
+        self.sets.iter().for_each(Set::note_dropped_series);
         self.ring();
     }
 
@@ -132,10 +132,17 @@ impl Shared {
         };
         let is_there = |shard| self.names.read().is_shard_live(shard);
         let is_live = |shard, series| self.is_live(shard, series);
-        // Before the points are counted: a later drop has them counted again.
-        let drops = self.series_drops.load(Ordering::Acquire);
-        Ok(set.merge(&is_there, &extent, &is_live, &|| self.breathe())?
-            || set.collect_garbage(drops, &is_live, &|| self.breathe())?)
+        match set.merge(&is_there, &extent, &is_live, &|| self.breathe()) {
+            Ok(true) => Ok(true),
+            // What has no room to be merged must not keep the room that dropped points take.
+            merged @ (Ok(false) | Err(Error::Full(_) | Error::Limit(_))) => {
+                match set.collect_garbage(&is_live, &|| self.breathe())? {
+                    true => Ok(true),
+                    false => merged,
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Called between the parts of a merge, so that neither writers nor the closing of the store wait for its end.
