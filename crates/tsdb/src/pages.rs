@@ -126,22 +126,28 @@ pub(crate) const FOR_SEALING: usize = FOR_DROPS + 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsound;
 
+/// The use that a damaged word may have stated. None if no page has that use: pages of logs have numbers below
+/// `numbers`.
+fn possible(page: u32, word: u64, numbers: u64) -> Option<Option<Use>> {
+    let found = Use::of_word(page, word).ok()?;
+    let is_possible = |it: Use| it.role == Role::Segment || it.number < numbers;
+    (found.is_none_or(is_possible) || mutant!("tsdb.page.impossible")).then_some(found)
+}
+
 /// The use that a word states after one flipped bit is corrected; none unless exactly one is possible.
-fn corrected(page: u32, word: u64) -> Option<Option<Use>> {
-    let single = (0..64).map(|bit| word ^ 1 << bit);
-    let mut all = single.filter_map(|word| Use::of_word(page, word).ok());
+fn corrected(page: u32, word: u64, numbers: u64) -> Option<Option<Use>> {
+    let mut all = (0..64).filter_map(|bit| possible(page, word ^ 1 << bit, numbers));
     let found = all.next()?;
     all.next().is_none().then_some(found)
 }
 
 /// True if a word that cannot be corrected may be that of a page of names or of the list of segments. A word that two
-/// flipped bits lead to another use is that one's; with more damage it may be anything. Pages of logs have numbers
-/// below `numbers`.
+/// flipped bits lead to another use is that one's; with more damage it may be anything.
 fn may_be_vital(page: u32, word: u64, numbers: u64) -> bool {
     let pairs = (0..64).flat_map(|one| (0..64).map(move |other| 1 << one | 1 << other));
-    let mut found = pairs.filter_map(|bits: u64| Use::of_word(page, word ^ bits).ok()).peekable();
+    let mut found = pairs.filter_map(|bits: u64| possible(page, word ^ bits, numbers)).peekable();
     let is_vital = |it: Use| matches!(it.role, Role::Manifest | Role::Catalogue);
-    found.peek().is_none() || found.flatten().any(|it| is_vital(it) && it.number < numbers)
+    found.peek().is_none() || found.flatten().any(is_vital)
 }
 
 /// A pool of a queue set.
@@ -240,7 +246,8 @@ impl Pages {
         let (mut used, mut free) = (Vec::new(), Vec::new());
         for page in (first..self.pages()).rev() {
             let word = self.word(page);
-            let found = Use::of_word(page, word).map_or_else(|_| corrected(page, word), Some);
+            let corrected = |_| corrected(page, word, self.first_number);
+            let found = Use::of_word(page, word).map_or_else(corrected, Some);
             match found {
                 Some(Some(found)) => used.push((page, found)),
                 Some(None) => free.push(page),
@@ -421,6 +428,8 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::set::Opening;
+    use coreplane_pmem::OpenOptions;
 
     #[test]
     fn a_flipped_bit_of_a_word_is_set_right_or_seen() {
@@ -432,11 +441,53 @@ mod tests {
             for bit in 0..64 {
                 let flipped = word ^ 1 << bit;
                 assert_eq!(Use::of_word(page, flipped), Err(Unsound));
-                assert!(corrected(page, flipped).is_none_or(|it| it == Some(used)), "bit {bit}");
+                assert!(corrected(page, flipped, 0).is_none_or(|it| it == Some(used)), "bit {bit}");
             }
         }
         for bit in 0..64 {
-            assert!(corrected(3, 1 << bit).is_none_or(|it| it.is_none()));
+            assert!(corrected(3, 1 << bit, 99).is_none_or(|it| it.is_none()));
         }
+    }
+
+    /// Three flipped bits, and one more would be the word of a page of the same log with a number that no page has.
+    #[test]
+    fn a_page_of_the_manifest_is_not_taken_for_one_that_cannot_be() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pool");
+        let pool =
+            Pool::create(&path, &Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto));
+        let pages = Pages::open(pool.expect("a pool"), true).expect("pages").0;
+        let used = Use { role: Role::Manifest, number: 0 };
+        let page = pages.begin(used, 0).expect("a page").page();
+        pages.set_word(page, used.to_word(page) ^ 1 << 25 ^ 1 << 33 ^ 1 << 37);
+        pages.space().fence().expect("durable");
+        drop(pages);
+        let pool = Pool::open(&path, &OpenOptions { media: MediaChoice::Auto }).expect("the pool");
+        let (pages, used) = Pages::open(pool, false).expect("pages");
+        assert_eq!((pages.vital, pages.unknown, used), (Some(page), vec![page], Vec::new()));
+    }
+
+    #[test]
+    fn pages_that_belong_to_nothing_are_free_beside_one_of_unknown_use() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pool");
+        let pool =
+            Pool::create(&path, &Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto));
+        let opening = Opening::new(pool.expect("a pool"), true).expect("pages");
+        let set = opening.finish(&|_, _| true, 0).expect("a set");
+        let (pages, free) = (&set.pages, set.pages.free_count());
+        let of_segment = |number: u64| Use { role: Role::Segment, number: number << 16 };
+        for number in 1..10 {
+            pages.begin(of_segment(number), 0).expect("a page");
+        }
+        let unknown = pages.begin(of_segment(10), 0).expect("a page").page();
+        pages.set_word(unknown, of_segment(10).to_word(unknown) ^ 3 << 40);
+        pages.space().fence().expect("durable");
+        drop(set);
+        let pool = Pool::open(&path, &OpenOptions { media: MediaChoice::Auto }).expect("the pool");
+        let opening = Opening::new(pool, false).expect("pages");
+        let set = opening.finish(&|_, _| true, 0).expect("a set");
+        assert_eq!((&set.pages.unknown, set.pages.free_count()), (&vec![unknown], free - 1));
+        assert_eq!(set.damage, [format!("the use of page {unknown}")]);
     }
 }

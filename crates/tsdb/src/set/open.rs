@@ -110,10 +110,8 @@ impl Opening {
                 left.push(*page);
             }
         }
-        // While there is a page of unknown use nobody knows whether the manifest is whole.
-        if self.pages.unknown.is_empty() {
-            self.pages.give_up(left);
-        }
+        // The manifest is whole: no page of unknown use can be one of its pages.
+        self.pages.give_up(left);
         let mut segments: BTreeMap<ShardId, Vec<Arc<Segment>>> = BTreeMap::new();
         for info in infos.values() {
             next = next.max(info.number + 1);

@@ -12,6 +12,7 @@ const NAMES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["names::"]);
 const WRITES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["store::write::"]);
 const EMPTIED: Suite = Suite::of("coreplane-tsdb", "drops", &[]);
 const SEALS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["set::seal::"]);
+const PAGES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["pages::"]);
 const LOGS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["log::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -71,6 +72,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.names.greedy", "drops leave no page to give anything back with", EMPTIED),
     Mutant::new("tsdb.garbage.unseen", "what was dropped during a sealing is kept for ever", SEALS),
     Mutant::new("tsdb.garbage.start", "what was dropped before a start is kept for ever", EMPTIED),
+    Mutant::new(
+        "tsdb.page.impossible",
+        "a list of segments is taken for one that cannot be",
+        PAGES,
+    ),
     Mutant::new("tsdb.page.vital", "a list of segments without a page is a whole one", DAMAGE),
     Mutant::new(
         "tsdb.open.blank",
