@@ -45,7 +45,7 @@ pub(crate) struct ClientInfo {
     pub command: AtomicUsize,
     /// It speaks RESP3.
     pub is_resp3: AtomicBool,
-    /// It is to be disconnected, and nothing more is run for it. Set while a loop is alone.
+    /// It is to be disconnected, and nothing more is run for it, or sent to a leader. Set while a loop is alone.
     pub is_killed: AtomicBool,
     /// `CLIENT NO-EVICT`.
     pub no_evict: AtomicBool,

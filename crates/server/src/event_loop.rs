@@ -84,8 +84,8 @@ pub(crate) struct EventLoop {
     /// Where commands that need the records were run in the last turn.
     pub(crate) standing: Standing,
     pub(crate) service: Option<Box<dyn PolledService>>,
-    /// Connections whose commands have not reached a leader yet.
-    pub(crate) unreached: Vec<usize>,
+    /// Connections with commands for a leader that has not been reached yet, or that a pause holds.
+    pub(crate) unsent: Vec<usize>,
     /// All work to be repeated waits for something else.
     pub(crate) is_waiting: bool,
     /// Connections that watch changes.
@@ -121,7 +121,7 @@ impl EventLoop {
             settles,
             standing,
             service: None,
-            unreached: Vec::new(),
+            unsent: Vec::new(),
             is_waiting: false,
             feeds: Vec::new(),
         }
@@ -214,7 +214,7 @@ impl EventLoop {
     /// waking a sleeping thread costs the waker time, and here that delays a client's request. It does not poll while
     /// answers wait for a sync, whose thread may need the core.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        if !self.again.is_empty() || !self.unreached.is_empty() {
+        if !self.again.is_empty() || !self.unsent.is_empty() {
             self.is_waiting |= self.again.is_empty();
             let pause = if self.is_waiting { Duration::from_millis(1) } else { Duration::ZERO };
             return self.poll.poll(events, Some(pause));

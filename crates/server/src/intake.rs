@@ -260,7 +260,7 @@ fn run(
 /// Ends a connection that will send no more and whose command is held: its client has probably gone, and may have sent
 /// the command again elsewhere. Not before all earlier commands are answered: the engine may be busy with these.
 #[cold]
-fn give_up(connection: &mut Connection, scratch: &mut [u8]) {
+pub(crate) fn give_up(connection: &mut Connection, scratch: &mut [u8]) {
     let is_behind_others = connection.rests || connection.output.is_held();
     if is_behind_others || connection.upstream_state().is_awaited {
         return;

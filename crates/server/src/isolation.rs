@@ -5,9 +5,10 @@
 //! several keys (`EXEC`, `RENAME`, `MSETNX`…).
 //!
 //! The scheme is a lock that is cheap to share and expensive to own. Every loop has a flag of its own, on a cache
-//! line of its own, which it raises while it runs a client's commands. A loop that wants to be alone lowers its own
-//! flag, takes the gate, announces itself, and waits until every other flag is down; a loop that raises its flag and
-//! then sees the announcement lowers it again and waits at the gate.
+//! line of its own, which it raises while it runs a client's commands, or sends them to the leader of a cluster, so
+//! that both end before `CLIENT KILL` and `CLIENT PAUSE`. A loop that wants to be alone lowers its own flag, takes the
+//! gate, announces itself, and waits until every other flag is down; a loop that raises its flag and then sees the
+//! announcement lowers it again and waits at the gate.
 //!
 //! ```text
 //! loop 0:  ▲ get set incr ▼      ▲ get │ gate … │ get ▼

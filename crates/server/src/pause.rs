@@ -4,7 +4,8 @@
 //! postponed, like a command for which the engine is not ready: its loop comes back to it.
 //!
 //! A pause begins while its loop is alone ([`isolation`](crate::isolation)). So each command of another loop has
-//! ended, or has not been found to be free of a pause; or it waits to be alone itself, and then looks again.
+//! ended, or has not been found to be free of a pause; or it waits to be alone itself, and then looks again. One that
+//! the leader of a cluster is to run waits to be sent, and its loop looks again when it is (`upstream::delivery`).
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,6 +3,7 @@
 use crate::clients::ClientInfo;
 use crate::continuation::Continuation;
 use crate::feed::Feed;
+use crate::pause::Paused;
 use crate::resp::frame::{Span, Words};
 use crate::resp::reply::Proto;
 use crate::stopwatch::Stopwatch;
@@ -113,6 +114,16 @@ pub(crate) struct UpstreamState {
     pub leader: Option<SocketAddr>,
 }
 
+/// A command that a leader is to run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forwarded {
+    /// Empty if the command is to be refused.
+    pub name: &'static str,
+    pub leader: SocketAddr,
+    /// The least pause that holds it, if one does.
+    pub held_by: Option<Paused>,
+}
+
 /// The state of a connection as agreed with its client.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -138,8 +149,8 @@ pub(crate) struct Session {
     pub reads_much: bool,
     /// Its answers exceed the output limit: they are no longer kept, and the connection is closed.
     pub exceeds_output_limit: bool,
-    /// The last command, by its name, is to be run by the leader.
-    pub forwards: Option<(&'static str, SocketAddr)>,
+    /// The last command is to be run by the leader.
+    pub forwards: Option<Forwarded>,
     /// The other end is a node of the cluster, which forwards the commands of a client.
     pub is_forwarded: bool,
     /// `READONLY`: it reads the state of a follower.

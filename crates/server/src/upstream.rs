@@ -7,7 +7,8 @@
 //!
 //! When another node becomes the leader, or the connection breaks, it is unknown whether the pending commands were
 //! run: the client receives an error that says so, and its connection is closed. A client without pending commands
-//! notices nothing, nor does one whose commands have not been sent yet: they wait for a reachable leader.
+//! notices nothing, nor does one whose commands have not been sent yet: they wait for a reachable leader, and for the
+//! end of a pause that holds them.
 
 use crate::connection::Connection;
 use crate::event_loop::{EventLoop, write_error};
@@ -15,8 +16,9 @@ use crate::host::Host;
 use crate::output::Output;
 use crate::resp::measure::{Extent, Measure};
 use crate::resp::reply::Proto;
-use crate::session::Answers;
+use crate::session::{Answers, Forwarded};
 use crate::{ClusterInfo, Standing};
+use delivery::Unsent;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
@@ -25,6 +27,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+mod delivery;
 
 /// Tokens from here on, up to those of the service, are of upstreams; the rest is the connection's key.
 pub(crate) const FIRST_UPSTREAM: usize = usize::MAX >> 3;
@@ -62,6 +66,8 @@ pub(crate) struct Upstream {
     is_readable: bool,
     /// For each pending command whether its answer is wanted.
     awaited: VecDeque<bool>,
+    /// The commands of `output`.
+    unsent: Unsent,
     is_in_multi: bool,
     watches: bool,
 }
@@ -91,6 +97,7 @@ impl Upstream {
             greetings_left: 0,
             is_readable: false,
             awaited: VecDeque::new(),
+            unsent: Unsent::default(),
             is_in_multi: false,
             watches: false,
         };
@@ -187,6 +194,7 @@ impl Upstream {
         if self.sent == self.output.len() {
             self.output.clear();
             self.sent = 0;
+            self.unsent = Unsent::default();
         }
         Ok(())
     }
@@ -271,16 +279,13 @@ enum Received {
 }
 
 /// Queues a command for the leader.
-fn forward(
-    connection: &mut Connection,
-    leader: SocketAddr,
-    password: Option<&str>,
-    (name, bytes): (&str, &[u8]),
-) {
+fn forward(connection: &mut Connection, command: Forwarded, password: Option<&str>, bytes: &[u8]) {
     let proto = connection.session.proto;
+    let Forwarded { name, leader, held_by } = command;
     let upstream =
         connection.upstream.get_or_insert_with(|| Upstream::new(leader, password, proto));
     upstream.output.extend_from_slice(bytes);
+    upstream.unsent.add(held_by);
     let answers = &mut connection.session.answers;
     upstream.awaited.push_back(*answers == Answers::On || *answers == Answers::SkipNext);
     *answers = match *answers {
@@ -304,10 +309,9 @@ pub(crate) fn pass_on(host: &Host, connection: &mut Connection, rest: &[u8], len
         connection.upstream = None;
         connection.session.upstream = connection.upstream_state();
     }
-    let Some((name, leader)) = connection.session.forwards.take() else { return };
+    let Some(command) = connection.session.forwards.take() else { return };
     let password = host.settings.password.lock();
-    let command = (name, rest.get(..len).unwrap_or_default());
-    forward(connection, leader, password.as_deref(), command);
+    forward(connection, command, password.as_deref(), rest.get(..len).unwrap_or_default());
     connection.session.upstream = connection.upstream_state();
 }
 
@@ -344,32 +348,6 @@ impl EventLoop {
         }
     }
 
-    /// Sends the bytes for the leader of a connection.
-    pub(crate) fn flush_upstream(&mut self, key: usize) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let is_killed = connection.session.is_killed();
-        let Some(upstream) = &mut connection.upstream else { return };
-        if is_killed {
-            // Its commands that have not been sent are not to run.
-            return self.drop_connection(key);
-        }
-        let connected = upstream.connect(self.poll.registry(), Token(FIRST_UPSTREAM + key));
-        let is_late = !upstream.is_reached && upstream.since.elapsed() > PATIENCE;
-        if is_late || connected.and_then(|()| upstream.send()).is_err() {
-            return self.drop_upstream(key);
-        }
-        if !upstream.is_reached && !self.unreached.contains(&key) {
-            self.unreached.push(key);
-        }
-    }
-
-    /// Tries again to reach leaders for which commands are pending.
-    fn reach_again(&mut self) {
-        for key in std::mem::take(&mut self.unreached) {
-            self.flush_upstream(key);
-        }
-    }
-
     /// The leader is no longer reached. A client with pending commands at it is told so, and its connection is
     /// closed. Commands that were not sent are sent to the next leader.
     fn drop_upstream(&mut self, key: usize) {
@@ -390,10 +368,7 @@ impl EventLoop {
                 Standing::Unknown => upstream.leader,
             };
             connection.upstream = Some(upstream);
-            if !self.unreached.contains(&key) {
-                self.unreached.push(key);
-            }
-            return;
+            return self.send_later(key);
         }
         if upstream.is_needed() {
             let text = if upstream.is_reached { INDETERMINATE } else { UNREACHED };
@@ -424,7 +399,7 @@ impl EventLoop {
         let Some(cluster) = &self.host.config.cluster else { return };
         let standing = cluster.standing();
         if standing == self.standing {
-            return self.reach_again();
+            return self.send_again();
         }
         self.standing = standing;
         let is_over = |connection: &Connection| {

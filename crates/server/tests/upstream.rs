@@ -1,4 +1,5 @@
-//! Commands that a follower forwards to the leader of a cluster: none runs after the follower has dropped it.
+//! Commands that a follower forwards to the leader of a cluster: none runs after the follower has dropped it, and none
+//! is sent while a pause of the follower holds it.
 
 mod wire;
 
@@ -11,7 +12,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use wire::{Running, command, config, shown};
+use wire::{Running, Wire, command, config, shown};
 
 /// A step that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -149,4 +150,71 @@ fn a_long_error_of_the_leader_is_passed_on() {
     let told = client.reply();
     assert!(told == error, "{} bytes: {}", told.len(), shown(&told[..told.len().min(64)]));
     assert_eq!(client.reply(), b"$1\r\nv\r\n");
+}
+
+/// An address at which nobody listens.
+const NOWHERE: &str = "127.0.0.1:1";
+
+/// Reads what the follower has sent: its greeting, and this command.
+fn expect_forwarded(upstream: &mut TcpStream, line: &str) {
+    upstream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let forwarded = [bytes_of("CLUSTER FORWARDED"), bytes_of(line)].concat();
+    let mut read = vec![0; forwarded.len()];
+    upstream.read_exact(&mut read).expect("the command");
+    assert_eq!(shown(&read), shown(&forwarded));
+}
+
+/// The follower has turns, as many as it needs for what it is about to do.
+fn let_go_on(admin: &mut Wire) {
+    for _ in 0..5 {
+        assert_eq!(admin.say("PING"), "+PONG\\r\\n");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_pause_holds_a_command_that_has_not_reached_a_leader() {
+    let (node, config) = node(Standing::Follows(NOWHERE.parse().expect("an address")));
+    let server = Running::start(config, Arc::new(ModelEngine::new()));
+    let (mut writer, mut reader, mut admin) =
+        (server.connect(), server.connect(), server.connect());
+    writer.send(&bytes_of("SET k v"));
+    // It has been served in this turn, or before.
+    assert_eq!(admin.say("PING"), "+PONG\\r\\n");
+    assert_eq!(admin.say("CLIENT PAUSE 1000000 WRITE"), "+OK\\r\\n");
+    let leader = TcpListener::bind("127.0.0.1:0").expect("bind");
+    *node.0.lock().expect("no panic") = Standing::Follows(leader.local_addr().expect("an address"));
+    let_go_on(&mut admin);
+    leader.set_nonblocking(true).expect("nonblocking");
+    let early = leader.accept().map(|_| "a write in a pause").map_err(|error| error.kind());
+    assert_eq!(early, Err(ErrorKind::WouldBlock));
+    leader.set_nonblocking(false).expect("blocking");
+    // Reads are not held.
+    reader.send(&bytes_of("GET k"));
+    let (mut upstream, _) = leader.accept().expect("a follower");
+    expect_forwarded(&mut upstream, "GET k");
+    upstream.write_all(b"+OK\r\n$-1\r\n").expect("sent");
+    assert_eq!(reader.reply(), b"$-1\r\n");
+    assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+    let (mut upstream, _) = leader.accept().expect("a follower");
+    expect_forwarded(&mut upstream, "SET k v");
+    upstream.write_all(b"+OK\r\n+OK\r\n").expect("sent");
+    assert_eq!(writer.reply(), b"+OK\r\n");
+}
+
+/// As a command that is held here; otherwise it would run though nobody waits for it any more.
+#[test]
+fn a_command_held_for_a_leader_ends_with_its_client() {
+    let (_node, config) = node(Standing::Follows(NOWHERE.parse().expect("an address")));
+    let server = Running::start(config, Arc::new(ModelEngine::new()));
+    let mut admin = server.connect();
+    let mut writer = TcpStream::connect(server.address).expect("connect");
+    writer.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    writer.write_all(&bytes_of("SET k v")).expect("sent");
+    assert_eq!(admin.say("PING"), "+PONG\\r\\n");
+    assert_eq!(admin.say("CLIENT PAUSE 1000000 WRITE"), "+OK\\r\\n");
+    writer.shutdown(Shutdown::Write).expect("ended");
+    let mut told = Vec::new();
+    writer.read_to_end(&mut told).expect("the end");
+    assert!(told.starts_with(b"-TRYAGAIN "), "{}", shown(&told));
 }

@@ -31,7 +31,7 @@ impl Wanted<'_> {
 
 /// `CLIENT KILL addr`, `CLIENT KILL [ID id] [ADDR a] [LADDR a] [TYPE t] [USER u] [SKIPME y/n]`, alone among the event
 /// loops: when it is answered no command of the others runs, and none will, though their loops have not closed their
-/// sockets yet.
+/// sockets yet. On a follower nothing more is sent to the leader for them, but it may still run what was sent before.
 pub(super) fn kill(call: &mut Call<'_, '_>) -> Answer {
     let is_old_form = call.words.len() == 3;
     let wanted = if is_old_form {

@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::pause::Paused;
 use crate::resp::frame::Words;
 use crate::resp::reply::Reply;
-use crate::session::{Answers, Session};
+use crate::session::{Answers, Forwarded, Session};
 use crate::slice::Slice;
 use crate::store::Store;
 use coreplane_engine::{Error, Horizon};
@@ -200,7 +200,7 @@ fn place_here(
         Err(failure) => {
             return match route_refused(session) {
                 Route::Forward(leader) => {
-                    session.forwards = Some(("", leader));
+                    session.forwards = Some(Forwarded { name: "", leader, held_by: None });
                     None
                 }
                 Route::Later => {
@@ -231,7 +231,8 @@ fn place_here(
         Route::Forward(leader) => {
             // It starts from the beginning there.
             session.continuation = None;
-            session.forwards = Some((command.name, leader));
+            let held_by = least_pause(session, command);
+            session.forwards = Some(Forwarded { name: command.name, leader, held_by });
             None
         }
     }
@@ -287,16 +288,22 @@ fn refused_for_memory(host: &Host, session: &mut Session, command: &Command) -> 
     Some(format!("EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}").into())
 }
 
-/// True if the command waits for the end of a pause. A command that has begun goes on, and so does one that ends the
-/// pause.
+/// True if the command waits for the end of a pause.
 fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
+    // This is quick where there is no pause.
     let Some(paused) = host.pause.now() else { return false };
+    least_pause(session, command).is_some_and(|least| paused >= least)
+}
+
+/// The least pause that holds the command. None holds one that has begun, nor one that ends the pause.
+fn least_pause(session: &Session, command: &Command) -> Option<Paused> {
+    if session.continuation.is_some() || ["client|unpause", "shutdown"].contains(&command.name) {
+        return None;
+    }
     let writes = |index: usize| COMMANDS.get(index).is_some_and(|command| command.has(WRITE));
-    let has_begun = session.continuation.is_some();
     let queued = session.queue.as_ref().filter(|_| command.name == "exec");
     let is_write = command.has(WRITE) || queued.is_some_and(|queue| queue.any(writes));
-    let is_end = ["client|unpause", "shutdown"].contains(&command.name);
-    !has_begun && !is_end && (paused == Paused::All || is_write)
+    Some(if is_write { Paused::Writes } else { Paused::All })
 }
 
 /// True if the command, which was allowed to run, was stopped while it waited until its loop was alone:

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// `CLIENT PAUSE timeout [WRITE|ALL]`, in milliseconds, alone among the event loops: when it is answered no command
-/// that it holds runs in another loop
+/// that it holds runs in another loop. A follower sends none to the leader any more, which may still run what was sent
+/// before.
 pub(super) fn pause(call: &mut Call<'_, '_>) -> Answer {
     let what = match call.words.get(3) {
         None => Paused::All,

@@ -10,6 +10,9 @@ const MOMENT: Suite = Suite::of(PACKAGE, "slices", &["many_keys_are_read_as_of_o
 const HELD: Suite = Suite::of(PACKAGE, "isolation", &["waits_to_be_alone"]);
 const KILL: Suite =
     Suite::of(PACKAGE, "observation", &["a_held_command_ends_with_the_kill_of_its_client"]);
+const SENT: Suite = Suite::of(PACKAGE, Suite::UNIT, &["nothing_is_sent_behind_a"]);
+const UNREACHED: Suite =
+    Suite::of(PACKAGE, "upstream", &["a_pause_holds_a_command_that_has_not_reached_a_leader"]);
 const ACCEPT: Suite =
     Suite::of(PACKAGE, Suite::UNIT, &["a_connection_gets_no_event_of_the_one_before_it"]);
 const MONITOR: Suite = Suite::of(PACKAGE, "slices", &["line_of_a_monitor"]);
@@ -21,6 +24,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("server.marks.mark", "an MGET in slices does not see what is written", MOMENT),
     Mutant::new("server.isolation.again", "a write that waited ignores a new pause", HELD),
     Mutant::new("server.kill.next", "the next command of a killed client is run", KILL),
+    Mutant::new("server.upstream.alone", "a follower sends while another loop is alone", SENT),
+    Mutant::new("server.upstream.paused", "a follower sends what a pause holds", UNREACHED),
     Mutant::new("server.accept.early", "a stale event is applied to a new client", ACCEPT),
     Mutant::new("server.monitor.within", "a line of MONITOR within an answer", MONITOR).hangs(),
 ];
