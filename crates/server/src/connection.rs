@@ -278,6 +278,7 @@ impl Connection {
         UpstreamState {
             is_awaited: upstream.is_some_and(Upstream::is_awaited),
             is_in_multi: upstream.is_some_and(Upstream::is_in_multi),
+            queues_writes: upstream.is_some_and(Upstream::queues_writes),
             leader: upstream.filter(|upstream| upstream.is_needed()).map(|it| it.leader),
         }
     }

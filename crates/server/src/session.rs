@@ -110,6 +110,8 @@ pub(crate) struct UpstreamState {
     pub is_awaited: bool,
     /// They are part of a transaction.
     pub is_in_multi: bool,
+    /// The transaction has writes.
+    pub queues_writes: bool,
     /// The leader that has state of the client, or pending commands.
     pub leader: Option<SocketAddr>,
 }

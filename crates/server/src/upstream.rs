@@ -14,6 +14,7 @@ use crate::connection::Connection;
 use crate::event_loop::{EventLoop, write_error};
 use crate::host::Host;
 use crate::output::Output;
+use crate::pause::Paused;
 use crate::resp::measure::{Extent, Measure};
 use crate::resp::reply::Proto;
 use crate::session::{Answers, Forwarded};
@@ -69,6 +70,8 @@ pub(crate) struct Upstream {
     /// The commands of `output`.
     unsent: Unsent,
     is_in_multi: bool,
+    /// The transaction has writes.
+    queues_writes: bool,
     watches: bool,
 }
 
@@ -99,6 +102,7 @@ impl Upstream {
             awaited: VecDeque::new(),
             unsent: Unsent::default(),
             is_in_multi: false,
+            queues_writes: false,
             watches: false,
         };
         if let Some(password) = password {
@@ -163,6 +167,11 @@ impl Upstream {
     /// True if the client is within a transaction; then every command is a part of it.
     pub(crate) fn is_in_multi(&self) -> bool {
         self.is_in_multi
+    }
+
+    /// True if the transaction has writes.
+    pub(crate) fn queues_writes(&self) -> bool {
+        self.queues_writes
     }
 
     /// True if the client has received a part of an answer, but not its end.
@@ -300,6 +309,8 @@ fn forward(connection: &mut Connection, command: Forwarded, password: Option<&st
         "unwatch" => upstream.watches = false,
         _ => {}
     }
+    let is_write = held_by == Some(Paused::Writes);
+    upstream.queues_writes = upstream.is_in_multi && (upstream.queues_writes || is_write);
 }
 
 /// After a command at the beginning of `rest`: queues it for the leader, if the leader is to run it.

@@ -218,3 +218,37 @@ fn a_command_held_for_a_leader_ends_with_its_client() {
     writer.read_to_end(&mut told).expect("the end");
     assert!(told.starts_with(b"-TRYAGAIN "), "{}", shown(&told));
 }
+
+#[test]
+fn a_pause_holds_the_end_of_a_transaction_that_writes_at_the_leader() {
+    let leader = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let (_node, config) = node(Standing::Follows(leader.local_addr().expect("an address")));
+    let server = Running::start(config, Arc::new(ModelEngine::new()));
+    let mut admin = server.connect();
+    for (queued, is_held) in [("GET k", false), ("SET k v", true)] {
+        let mut client = server.connect();
+        client.send(&bytes_of("MULTI"));
+        let (mut upstream, _) = leader.accept().expect("a follower");
+        expect_forwarded(&mut upstream, "MULTI");
+        upstream.write_all(b"+OK\r\n+OK\r\n").expect("sent");
+        assert_eq!(client.reply(), b"+OK\r\n");
+        client.send(&bytes_of(queued));
+        upstream.read_exact(&mut vec![0; bytes_of(queued).len()]).expect("the command");
+        upstream.write_all(b"+QUEUED\r\n").expect("sent");
+        assert_eq!(client.reply(), b"+QUEUED\r\n");
+        assert_eq!(admin.say("CLIENT PAUSE 1000000 WRITE"), "+OK\\r\\n");
+        client.send(&bytes_of("EXEC"));
+        let mut read = vec![0; bytes_of("EXEC").len()];
+        if is_held {
+            let_go_on(&mut admin);
+            upstream.set_nonblocking(true).expect("nonblocking");
+            let early = upstream.read(&mut read).map_err(|error| error.kind());
+            assert_eq!(early, Err(ErrorKind::WouldBlock));
+            upstream.set_nonblocking(false).expect("blocking");
+            assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+        }
+        upstream.read_exact(&mut read).expect("the end of the transaction");
+        assert_eq!(shown(&read), shown(&bytes_of("EXEC")));
+        assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+    }
+}

@@ -301,8 +301,10 @@ fn least_pause(session: &Session, command: &Command) -> Option<Paused> {
         return None;
     }
     let writes = |index: usize| COMMANDS.get(index).is_some_and(|command| command.has(WRITE));
-    let queued = session.queue.as_ref().filter(|_| command.name == "exec");
-    let is_write = command.has(WRITE) || queued.is_some_and(|queue| queue.any(writes));
+    let queue = session.queue.as_ref();
+    // The queue is at the node that runs the transaction.
+    let queues_writes = queue.map_or(session.upstream.queues_writes, |queue| queue.any(writes));
+    let is_write = command.has(WRITE) || command.name == "exec" && queues_writes;
     Some(if is_write { Paused::Writes } else { Paused::All })
 }
 
