@@ -8,7 +8,7 @@ use super::ast::{Expr, Fill, Select, Window};
 use super::budget::{Budget, Fallible};
 use super::columns::{self, Columns};
 use super::condition::{Said, resolved, split};
-use super::function::{Call, Function, Simple};
+use super::function::{Call, Function, Simple, Step};
 use super::inputs::{Input, Inputs};
 use super::interval::Interval;
 use super::kinds::Kinds;
@@ -189,15 +189,23 @@ impl Plan {
     pub(super) fn range_of_others(&self, inner: &Self, range: Range) -> Option<Range> {
         let all = self.range_of_all();
         let interval = self.interval.filter(|_| all != range)?;
-        let is_raw = inner.calls().is_empty();
         let first = inner.interval.map_or(all.start, |it| it.start(all.start));
-        let (start, end) = match (self.is_descending, is_raw) {
+        let (start, end) = match (self.is_descending, inner.rows_have_own_times()) {
             (true, true) => (range.end.saturating_add(1), all.end),
             (true, false) => (interval.start(range.end).saturating_add(interval.width), all.end),
             (false, true) => (first, range.start.saturating_sub(1)),
             (false, false) => (first, interval.start(range.start).saturating_sub(1)),
         };
         Some(Range { start, end })
+    }
+
+    /// True if the rows of this sub-query, which reads measurements, have the times of points, and none that of a
+    /// bucket.
+    fn rows_have_own_times(&self) -> bool {
+        self.calls().iter().all(|it| match it.function {
+            Function::Step(step) => !matches!(step, Step::Integral(_)),
+            _ => false,
+        })
     }
 
     /// True if the only call chooses points.
