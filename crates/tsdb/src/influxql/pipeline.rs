@@ -172,6 +172,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         };
         let times = (plan.time_of_all(range), is_bucket_time);
         let budget = self.context.budget;
+        let points = (points, plan.columns.references.as_slice());
         Ok(Box::new(Wholes::new(budget, points, whole, sets, plan.interval, times)))
     }
 

@@ -4,6 +4,7 @@
 //! the function in the order of InfluxDB: by time, whatever the direction; at equal times in the order of the
 //! function.
 
+use super::ast::Cast;
 use super::budget::{Budget, Fallible};
 use super::evaluate::as_float;
 use super::function::Whole;
@@ -14,13 +15,17 @@ use crate::value::Value;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Bytes of a point that is held, with the values beside it.
-fn held(point: &Point) -> usize {
+/// Bytes of a point that is held, with the values beside it. The text of a tag is not the point's: all points of its
+/// series share it.
+fn held(point: &Point, beside: &[(String, Cast)]) -> usize {
     let text = |value: &Value| match value {
         Value::String(text) => text.len(),
         _ => 0,
     };
-    let texts: usize = point.beside.iter().chain([&point.value]).flatten().map(text).sum();
+    let fields = point.beside.iter().zip(beside);
+    let fields = fields.filter(|(_, (_, kind))| !matches!(kind, Cast::Tag | Cast::None));
+    let values = fields.map(|(value, _)| value).chain([&point.value]);
+    let texts: usize = values.flatten().map(text).sum();
     let apart = if point.beside.spilled() { point.beside.capacity() } else { 0 };
     size_of::<Point>() + apart * size_of::<Option<Value>>() + texts
 }
@@ -32,6 +37,7 @@ pub(super) type TagSets = Vec<u32>;
 pub(super) struct Wholes<'a> {
     budget: &'a Budget<'a>,
     input: Ahead<'a>,
+    beside: &'a [(String, Cast)],
     function: &'a Whole,
     sets: TagSets,
     interval: Option<Interval>,
@@ -44,7 +50,7 @@ impl<'a> Wholes<'a> {
     /// With `is_bucket_time` points get the time at which their bucket begins.
     pub(super) fn new(
         budget: &'a Budget<'a>,
-        input: Stream<'a>,
+        (input, beside): (Stream<'a>, &'a [(String, Cast)]),
         function: &'a Whole,
         sets: TagSets,
         interval: Option<Interval>,
@@ -52,7 +58,7 @@ impl<'a> Wholes<'a> {
     ) -> Self {
         let input = Ahead::new(input);
         let ready = Vec::new().into_iter();
-        Self { budget, input, function, sets, interval, time_of_all, is_bucket_time, ready }
+        Self { budget, input, beside, function, sets, interval, time_of_all, is_bucket_time, ready }
     }
 
     /// The points of the next bucket, and the time at which the bucket begins.
@@ -72,7 +78,7 @@ impl<'a> Wholes<'a> {
             start = Some(of);
             self.budget.tick()?;
             if self.is_kept(&point, &mut points, &mut seen)? {
-                self.budget.hold(held(&point))?;
+                self.budget.hold(held(&point, self.beside))?;
                 points.push(point);
             }
         }
@@ -93,8 +99,8 @@ impl<'a> Wholes<'a> {
                     return Ok(true);
                 };
                 if ranked(*is_top, point, best) == Ordering::Less {
-                    self.budget.hold(held(point))?;
-                    self.budget.release(held(best));
+                    self.budget.hold(held(point, self.beside))?;
+                    self.budget.release(held(best, self.beside));
                     *best = point.clone();
                 }
                 false
@@ -103,7 +109,7 @@ impl<'a> Wholes<'a> {
                 if points.len() >= count.saturating_mul(2).saturating_add(64) {
                     points.sort_by(|a, b| ranked(*is_top, a, b));
                     let rest = points.drain((*count).min(points.len())..);
-                    self.budget.release(rest.map(|it| held(&it)).sum());
+                    self.budget.release(rest.map(|it| held(&it, self.beside)).sum());
                 }
                 true
             }
@@ -159,7 +165,7 @@ impl Points for Wholes<'_> {
                 return Ok(Some(point));
             }
             let Some((start, points)) = self.bucket()? else { return Ok(None) };
-            let held = points.iter().map(held).sum();
+            let held = points.iter().map(|it| held(it, self.beside)).sum();
             let mut made = made(self.function, points);
             self.budget.release(held);
             let is_bucket_time = self.is_bucket_time;

@@ -35,6 +35,23 @@ fn the_texts_beside_held_points_count() {
     }
 }
 
+/// All points of a series share the text of a tag.
+#[test]
+fn the_tags_beside_held_points_count_once() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let path = "p".repeat(10_000);
+    let lines: Vec<String> = (0..100).map(|at| format!("m,path={path} v={at} {at}")).collect();
+    let points: Vec<Point<'_>> = lines.iter().map(|it| point(it)).collect();
+    assert_eq!(store.write("d", None, &points).unwrap().written, 100);
+    for text in ["SELECT percentile(v, 75), path FROM m", "SELECT top(v, 3), path FROM m"] {
+        let small = Limits { bytes_max: 200_000, ..limits() };
+        let outcome = run(&store, &request(text, small)).unwrap();
+        assert!(outcome[0].outcome.is_ok(), "{text}: {:?}", outcome[0].outcome);
+    }
+}
+
 /// Each field of each series has a cursor while points are merged.
 #[test]
 fn the_cursors_of_all_fields_count() {
