@@ -19,7 +19,8 @@
 //! - A call beside one that looks at the bucket before the range (`mean(a), difference(mean(b))`) gets, of a
 //!   sub-query with buckets, the first bucket as a whole, even if the range begins within it.
 //! - After an error later statements are neither run nor answered. Infinities are null.
-//! - Refused: time zones other than UTC, `sample`, `holt_winters`, INTO, EXPLAIN, DELETE, GROUP BY in cardinalities.
+//! - Refused: time zones other than UTC, `sample`, `holt_winters`, INTO, EXPLAIN, DELETE, GROUP BY in cardinalities,
+//!   sub-queries of sub-queries.
 //!
 //! # Modules
 //!

@@ -6,6 +6,7 @@
 //!   are large when they are compiled.
 //! - A `{` that begins no repetition is itself.
 //! - In brackets `[`, `&&`, `--` and `~~` are themselves: there are no sets of sets.
+//! - `\p{^Greek}` is `\P{Greek}`.
 //! - A punctuation mark behind a backslash is itself, also in `\<`; `\Q…\E` quotes.
 //!
 //! So an expression is written anew, with the characters that mean different things by their numbers. What is wrong
@@ -98,8 +99,14 @@ impl Copy<'_> {
             'S' => self.to.push_str(r"[^\t\n\x0c\r\x20]"),
             'b' | 'B' if !is_in_brackets => self.to.push_str(&format!("(?-u:\\{found})")),
             'p' | 'P' | 'x' => {
-                self.to.extend(['\\', found]);
-                self.braces();
+                let is_other = found != 'x' && self.rest.as_str().starts_with("{^");
+                let class = match found {
+                    'p' if is_other => 'P',
+                    'P' if is_other => 'p',
+                    found => found,
+                };
+                self.to.extend(['\\', class]);
+                self.braces(if is_other { "{^" } else { "{" });
                 return found == 'x';
             }
             found if found.is_ascii_punctuation() => {
@@ -114,11 +121,10 @@ impl Copy<'_> {
         false
     }
 
-    /// The braces that come next, if any.
-    fn braces(&mut self) {
-        if !self.take_if('{') {
-            return;
-        }
+    /// The braces that come next, if any, which begin so.
+    fn braces(&mut self, begin: &str) {
+        let Some(rest) = self.rest.as_str().strip_prefix(begin) else { return };
+        self.rest = rest.chars();
         self.to.push('{');
         for found in self.rest.by_ref() {
             self.to.push(found);
@@ -173,7 +179,7 @@ mod tests {
     use regex::Regex;
 
     /// Expressions, a text that each finds in Go, and one that it does not find.
-    const FOUND: [(&str, &str, &str); 25] = [
+    const FOUND: [(&str, &str, &str); 26] = [
         (r"^\w+$", "zurich_9", "zürich"),
         (r"^\W$", "ü", "u"),
         (r"^\d+$", "09", "٣"),
@@ -198,6 +204,7 @@ mod tests {
         (r"^\<\_\-\{\.$", "<_-{.", "_-{."),
         (r"^\Qa.b[\E.$", "a.b[x", "axb[x"),
         (r"(?i)^\w\pL\p{Greek}$", "\u{17f}éα", "éée"),
+        (r"^\p{^Greek}\P{^Greek}[\p{^Lu}]$", "aαb", "ααb"),
         (r"^(?P<n>a|b{)$", "b{", "c"),
     ];
 
@@ -227,6 +234,8 @@ mod tests {
             "*",
             r"\x{",
             r"\p{",
+            r"\p{^",
+            r"\x{^41}",
             r"\1",
             r"\Qa\E\",
             "a{2,1}",
