@@ -339,6 +339,30 @@ fn details_of_wrong_points_are_short() -> Outcome<()> {
     is_served(&served)
 }
 
+/// An error repeats a word of the request, but no long one.
+#[test]
+fn errors_are_short() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let long = "<".repeat(900_000);
+    for (path, body) in [
+        ("/api/put", format!("\"{long}\"")),
+        ("/api/put", format!("[\"{long}\"]")),
+        ("/api/put", format!("{{\"tags\":\"{long}\"}}")),
+        ("/api/query", format!("{{\"queries\":[\"{long}\"]}}")),
+        ("/api/query", format!("{{\"start\":\"{long}\",\"queries\":[{{}}]}}")),
+        ("/api/suggest", format!("{{\"max\":\"{long}\"}}")),
+        ("/api/suggest", format!("{{\"type\":\"{long}\"}}")),
+    ] {
+        let answer = served.ask("POST", path, body.as_bytes())?;
+        assert_eq!(answer.status, 400, "{path}");
+        assert!(answer.body.len() < 7_000, "{path} {body:.30}: {} bytes", answer.body.len());
+        // Of points, which may be long, it makes no copy either.
+        let is_repeated = answer.body.contains("\\u003c");
+        assert!(path != "/api/put" || !is_repeated, "{}", answer.body);
+    }
+    is_served(&served)
+}
+
 /// A query that is begun in the thread of its connection, and is given up there before its time is over, is run on
 /// another thread: the points of a head are read in one go, or not begun.
 #[test]

@@ -22,6 +22,7 @@
 //!   metric, tags, filters, rate and downsampling. It does not support calendars, time zones, `tsuids`, histograms,
 //!   annotations and `delete`.
 //! - The details of `/api/put` have a thousand wrong points and about 1 MiB at most, and long names are cut.
+//! - The message of an error has a thousand bytes at most.
 //! - A request that finds no room ends with the status 500, and without the number of points that were written
 //!   before: a client repeats it.
 
@@ -47,6 +48,7 @@ use crate::influx::{json_answer, string};
 use aggregate::NAMES;
 use axum::body::Body;
 use axum::http::Response;
+use point::{WHY_MAX, cut};
 
 /// The name of the field of a metric's values.
 const FIELD: &str = "value";
@@ -54,10 +56,10 @@ const FIELD: &str = "value";
 /// The version that clients are told.
 const VERSION: &str = "2.4.0";
 
-/// The error answer of OpenTSDB.
+/// The error answer of OpenTSDB; what it says is cut if it is long.
 pub(crate) fn error(status: u16, message: &str, details: &str) -> Response<Body> {
     let mut body = format!("{{\"error\":{{\"code\":{status},\"message\":").into_bytes();
-    string(message, &mut body);
+    string(&cut(message, WHY_MAX), &mut body);
     if !details.is_empty() {
         body.extend_from_slice(b",\"details\":");
         string(details, &mut body);

@@ -3,17 +3,21 @@
 use super::FIELD;
 use crate::influx::{float, string};
 use coreplane_tsdb::{FieldValue, Point, SeriesKey};
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use smallvec::smallvec;
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// The maximum number of tags of a point.
 const TAGS_MAX: usize = 64;
 
 /// The maximum length of a text that is told in an error or beside it, in bytes.
 const QUOTE_MAX: usize = 256;
+
+/// The maximum length of an error, in bytes.
+pub(super) const WHY_MAX: usize = 1_000;
 
 /// A text for an error, cut if it is long.
 fn quoted(text: &str) -> Cow<'_, str> {
@@ -26,6 +30,30 @@ pub(super) fn cut(text: &str, max: usize) -> Cow<'_, str> {
         Some(begin) if begin.len() < text.len() => Cow::Owned(format!("{begin}…")),
         _ => Cow::Borrowed(text),
     }
+}
+
+/// What is wrong with a JSON text. The error repeats pieces of the text, so it is cut while it is written.
+pub(super) fn wrong_json(error: &serde_json::Error) -> String {
+    let mut message = Message(String::new());
+    // It ends with the message's room.
+    let _whole = write!(message, "Unable to parse the given JSON: {error}").is_ok();
+    message.0
+}
+
+/// A text of at most [`WHY_MAX`] bytes, and `…` if there is no room for the rest.
+struct Message(String);
+
+impl fmt::Write for Message {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let begin = cut(text, WHY_MAX.saturating_sub(self.0.len()));
+        self.0.push_str(&begin);
+        if matches!(begin, Cow::Owned(_)) { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// The error for a text where none may be. Unlike that of serde, it has no copy of the text.
+pub(super) fn no_text<E: de::Error>(expected: &dyn de::Expected) -> E {
+    E::invalid_type(de::Unexpected::Other("string"), expected)
 }
 
 /// A JSON value that is neither a list nor an object.
@@ -131,6 +159,10 @@ impl<'de> Visitor<'de> for TagsVisitor {
         text.write_str("an object of tags")
     }
 
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<Self::Value, E> {
+        Err(no_text(&self))
+    }
+
     fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
         Ok(Tags::default())
     }
@@ -158,6 +190,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Tags<'a> {
 
 /// A point as it was sent.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(remote = "Self")]
 pub(super) struct Datapoint<'a> {
     #[serde(default, borrow)]
     pub(super) metric: Scalar<'a>,
@@ -167,6 +200,31 @@ pub(super) struct Datapoint<'a> {
     pub(super) value: Scalar<'a>,
     #[serde(default, borrow)]
     pub(super) tags: Tags<'a>,
+}
+
+struct DatapointVisitor;
+
+impl<'de> Visitor<'de> for DatapointVisitor {
+    type Value = Datapoint<'de>;
+
+    fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str("a data point")
+    }
+
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<Self::Value, E> {
+        Err(no_text(&self))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Self::Value, A::Error> {
+        // This is what is derived for the fields.
+        Datapoint::deserialize(MapAccessDeserializer::new(object))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Datapoint<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(DatapointVisitor)
+    }
 }
 
 impl Datapoint<'_> {

@@ -4,7 +4,7 @@
 //! in batches. Neither pass keeps more of it than a batch.
 
 use super::error;
-use super::point::{Datapoint, cut};
+use super::point::{Datapoint, WHY_MAX, cut, no_text, wrong_json};
 use crate::body;
 use crate::host::Host;
 use crate::influx::{Refused, Written, json_answer, string, write_points};
@@ -14,9 +14,8 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Response;
 use coreplane_tsdb::{Patience, Point};
-use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer as _, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer as _, Error as _, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 use std::sync::Arc;
 
@@ -29,9 +28,6 @@ const DETAILS_MAX: usize = 1_000;
 /// No more of them are reported from so many bytes on.
 const DETAILS_BYTES_MAX: usize = 1 << 20;
 
-/// The maximum length of an error, in bytes.
-const WHY_MAX: usize = 1_000;
-
 /// Calls a function with each point of a text.
 struct Each<'f>(&'f mut dyn FnMut(Datapoint<'_>) -> Result<(), Refused>, &'f mut Option<Refused>);
 
@@ -40,6 +36,10 @@ impl<'de> Visitor<'de> for Each<'_> {
 
     fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         text.write_str("a data point or a list of them")
+    }
+
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<(), E> {
+        Err(no_text(&self))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
@@ -70,11 +70,7 @@ fn each(
     let mut json = serde_json::Deserializer::from_slice(text);
     let mut refused = None;
     let read = json.deserialize_any(Each(call, &mut refused)).and_then(|()| json.end());
-    read.map_err(|error| {
-        refused.unwrap_or_else(|| {
-            Refused::new(400, format!("Unable to parse the given JSON: {error}"))
-        })
-    })
+    read.map_err(|error| refused.unwrap_or_else(|| Refused::new(400, wrong_json(&error))))
 }
 
 /// The wrong points, and what is wrong with them: as many as are few and short, and as there is memory for.

@@ -4,7 +4,7 @@ use super::aggregate::Aggregator;
 use super::downsample::{Downsample, Rate, duration};
 use super::filter::Filter;
 use super::list::Few;
-use super::point::nanoseconds;
+use super::point::{nanoseconds, wrong_json};
 use crate::parameters::Parameters;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -230,8 +230,7 @@ impl Query {
 
     /// The query of a JSON body, with the parameters of its URL; `now` is in milliseconds.
     pub(super) fn of_json(text: &[u8], url: &Parameters, now: i64) -> Result<Self, String> {
-        let asked: AskedQuery = serde_json::from_slice(text)
-            .map_err(|error| format!("Unable to parse the given JSON: {error}"))?;
+        let asked: AskedQuery = serde_json::from_slice(text).map_err(|it| wrong_json(&it))?;
         if asked.delete {
             return Err("Deleting data is not enabled".to_owned());
         }

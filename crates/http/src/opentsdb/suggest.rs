@@ -2,6 +2,7 @@
 
 use super::error;
 use super::meter::Meter;
+use super::point::wrong_json;
 use crate::body;
 use crate::host::{Host, Unwanted};
 use crate::influx::{Refused, json_answer, string};
@@ -98,8 +99,8 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
         let (parts, body) = request.into_parts();
         let mut body = body::question(host, &parts.headers, body).await?;
         body.reserve(body.bytes.len())?;
-        let wrong = |error| Refused::new(400, format!("Unable to parse the given JSON: {error}"));
-        let asked: Asked = serde_json::from_slice(&body.bytes).map_err(wrong)?;
+        let asked = serde_json::from_slice::<Asked>(&body.bytes);
+        let asked = asked.map_err(|error| Refused::new(400, wrong_json(&error)))?;
         share = body.into_share();
         asked
     } else {
