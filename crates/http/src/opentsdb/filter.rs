@@ -23,10 +23,18 @@ const VALUES_MAX: usize = 1_000;
 /// The maximum size of a compiled expression, in bytes.
 const EXPRESSION_MAX: usize = 1 << 20;
 
+/// The maximum size of the filters of a query, in bytes.
+const BYTES_MAX: usize = 8 << 20;
+
+/// Bytes of a value of a list beside its text and the key, about.
+const VALUE_BYTES: usize = 192;
+
 /// A filter of one tag.
 #[derive(Debug, Clone)]
 pub(super) struct Filter {
     pub(super) key: String,
+    /// The bytes that it takes without an expression, about.
+    pub(super) bytes: usize,
     /// Series that differ in this tag are not aggregated with each other.
     pub(super) is_group: bool,
     pub(super) passes: TagFilter,
@@ -92,6 +100,10 @@ impl Filter {
         if key.is_empty() {
             return Err("Missing tagk".to_owned());
         }
+        // Each value has the key beside it.
+        let values_max = text.bytes().filter(|it| *it == b'|').count() + 3;
+        let bytes = values_max.saturating_mul(key.len() + VALUE_BYTES) + text.len();
+        check_bytes(bytes)?;
         let owned = || key.to_owned();
         let passes = match kind {
             "literal_or" => literal(key, &values(text)?),
@@ -106,7 +118,7 @@ impl Filter {
             "not_key" => TagFilter::Equal(owned(), String::new()),
             _ => return Err(format!("Unrecognized filter: {kind}")),
         };
-        Ok(Self { key: owned(), is_group, passes })
+        Ok(Self { key: owned(), bytes, is_group, passes })
     }
 
     /// A filter as it is written in `{tag=…}`: `*`, values between pipes, or `kind(text)`.
@@ -120,6 +132,21 @@ impl Filter {
         // With a single value there is one group, but it is still a group.
         Self::of(kind, key, text, is_group)
     }
+}
+
+/// # Errors
+/// If the filters of a query take so many bytes.
+fn check_bytes(bytes: usize) -> Result<(), String> {
+    if bytes > BYTES_MAX {
+        return Err(format!("The filters of a query take at most {BYTES_MAX} bytes"));
+    }
+    Ok(())
+}
+
+/// # Errors
+/// If the filters of a query take too many bytes.
+pub(super) fn check<'f>(filters: impl IntoIterator<Item = &'f Filter>) -> Result<(), String> {
+    check_bytes(filters.into_iter().map(|it| it.bytes).sum())
 }
 
 /// The series that all of the filters let through.
@@ -172,5 +199,19 @@ mod tests {
         assert!(Filter::of_tag("", "x", true).is_err());
         let many = vec!["v"; VALUES_MAX + 1].join("|");
         assert!(Filter::of_tag("host", &many, true).is_err());
+    }
+
+    /// Each value of a list takes a copy of the key.
+    #[test]
+    fn filters_are_small() {
+        let many = vec!["v"; VALUES_MAX].join("|");
+        let filter = Filter::of("literal_or", &"k".repeat(100), &many, true).unwrap();
+        assert!(check([&filter; 20]).is_ok() && check([&filter; 100]).is_err());
+        let long = "k".repeat(900_000);
+        assert!(Filter::of("literal_or", &long, "v", true).is_ok());
+        for kind in ["literal_or", "not_literal_or"] {
+            let wrong = Filter::of(kind, &long, &many, true).unwrap_err();
+            assert!(wrong.contains("8388608 bytes"), "{wrong}");
+        }
     }
 }

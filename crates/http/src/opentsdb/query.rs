@@ -69,6 +69,11 @@ fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+fn no_room(host: &Host) -> Refused {
+    add(&host.metrics.no_room, 1);
+    Refused::new(503, "no memory for this answer beside those of others")
+}
+
 fn run(host: &Host, query: &Query, unwanted: &Unwanted) -> Result<(Vec<u8>, Share), Refused> {
     let options = &host.options;
     let intervals = options.query_buckets_max as u64;
@@ -83,10 +88,7 @@ fn run(host: &Host, query: &Query, unwanted: &Unwanted) -> Result<(Vec<u8>, Shar
                 out.push(b',');
             }
             write_group(&group, query, &mut out);
-            share.grow_to(out.capacity()).map_err(|_| {
-                add(&host.metrics.no_room, 1);
-                Refused::new(503, "no memory for this answer beside those of others")
-            })?;
+            share.grow_to(out.capacity()).map_err(|_| no_room(host))?;
         }
     }
     out.push(b']');
@@ -97,21 +99,28 @@ fn run(host: &Host, query: &Query, unwanted: &Unwanted) -> Result<(Vec<u8>, Shar
 async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Refused> {
     let url = Parameters::of(request.uri().query());
     let now = now() / 1_000_000;
+    let mut share = host.memory.share();
     let body = if request.method() == Method::POST {
         let (parts, body) = request.into_parts();
         let mut body = body::question(host, &parts.headers, body).await?;
         // A tag takes about so many times the bytes of its text; other lists are bounded.
         body.reserve(body.bytes.len() * 16)?;
-        Some(body)
+        let bytes = body.bytes.clone();
+        share = body.into_share();
+        Some(bytes)
     } else {
         None
     };
     let call = move |host: &Host, unwanted: &Unwanted| {
-        let query = match body {
-            Some(body) => Query::of_json(&body.bytes, &url, now),
+        let query = match &body {
+            Some(body) => Query::of_json(body, &url, now),
             None => Query::of_url(&url, now),
         };
-        run(host, &query.map_err(|wrong| Refused::new(400, wrong))?, unwanted)
+        let query = query.map_err(|wrong| Refused::new(400, wrong))?;
+        // What is made of the body is held until the end.
+        let body = body.map_or(0, |body| body.len() * 17);
+        share.grow_to(body + query.bytes()).map_err(|_| no_room(host))?;
+        run(host, &query, unwanted)
     };
     let (text, share) = host.run_query(call).await??;
     Ok(json_answer(200, body::held(text, share)))

@@ -2,7 +2,7 @@
 
 use super::aggregate::Aggregator;
 use super::downsample::{Downsample, Rate, duration};
-use super::filter::Filter;
+use super::filter::{Filter, check};
 use super::list::Few;
 use super::point::{nanoseconds, wrong_json};
 use crate::parameters::Parameters;
@@ -184,12 +184,14 @@ impl AskedSub {
         let mut filters = Vec::new();
         for (key, text) in &self.tags {
             filters.push(Filter::of_tag(key, text, true)?);
+            check(&filters)?;
         }
         for asked in &self.filters.0 {
             let kind = asked.kind.as_deref().ok_or("Missing filter type")?;
             let key = asked.tagk.as_deref().ok_or("Missing tagk")?;
             let text = asked.filter.as_deref().unwrap_or_default();
             filters.push(Filter::of(kind, key, text, asked.group_by)?);
+            check(&filters)?;
         }
         let rate = self.rate_options.map_or(Rate::default(), |it| Rate {
             is_counter: it.counter,
@@ -228,6 +230,11 @@ impl Query {
         Ok(Self { start, end, subs, is_in_milliseconds: false, has_arrays: false })
     }
 
+    /// The bytes that its filters take at a time, about: those of a sub-query are copied while it runs.
+    pub(super) fn bytes(&self) -> usize {
+        filters_of(&self.subs).map(|filter| filter.bytes * 2).sum()
+    }
+
     /// The query of a JSON body, with the parameters of its URL; `now` is in milliseconds.
     pub(super) fn of_json(text: &[u8], url: &Parameters, now: i64) -> Result<Self, String> {
         let asked: AskedQuery = serde_json::from_slice(text).map_err(|it| wrong_json(&it))?;
@@ -239,7 +246,11 @@ impl Query {
         let queries = asked.queries.0;
         let filters = queries.iter().map(|sub| sub.tags.len() + sub.filters.0.len()).sum();
         check_counts(queries.len(), filters)?;
-        let subs = queries.into_iter().map(AskedSub::sub).collect::<Result<Vec<_>, _>>()?;
+        let mut subs = Vec::new();
+        for asked in queries {
+            subs.push(asked.sub()?);
+            check(filters_of(&subs))?;
+        }
         Ok(Self { is_in_milliseconds, has_arrays, ..Self::new(asked.start, asked.end, subs, now)? })
     }
 
@@ -255,11 +266,16 @@ impl Query {
             filters += sub.filters.len();
             subs.push(sub);
             check_counts(subs.len(), filters)?;
+            check(filters_of(&subs))?;
         }
         let query = Self::new(moment("start"), moment("end"), subs, now)?;
         let (is_in_milliseconds, has_arrays) = (has_flag(url, "ms"), has_flag(url, "arrays"));
         Ok(Self { is_in_milliseconds, has_arrays, ..query })
     }
+}
+
+fn filters_of(subs: &[Sub]) -> impl Iterator<Item = &Filter> {
+    subs.iter().flat_map(|sub| &sub.filters)
 }
 
 fn has_flag(url: &Parameters, name: &str) -> bool {
@@ -329,6 +345,7 @@ fn push_filters(text: &str, is_group: bool, filters: &mut Vec<Filter>) -> Result
         let (key, text) = piece.split_once('=').ok_or_else(|| format!("Invalid tag: {piece}"))?;
         filters.push(Filter::of_tag(key.trim(), text.trim(), is_group)?);
         check_counts(1, filters.len())?;
+        check(&*filters)?;
     }
     Ok(())
 }
