@@ -17,7 +17,8 @@
 //! - Regular expressions are Go's, except that escapes by octal digits (`\012`) are refused, that what only the
 //!   `regex` crate has is accepted (`(?x)`, `\u{e9}`, `x**`), and that errors are worded differently.
 //! - A call beside one that looks at the bucket before the range (`mean(a), difference(mean(b))`) gets, of a
-//!   sub-query with buckets, the first bucket as a whole, even if the range begins within it.
+//!   sub-query with buckets, the first bucket as a whole, even if the range begins within it; and of a sub-query with
+//!   `derivative` or the like, rows that are computed with points before the range.
 //! - After an error later statements are neither run nor answered. Infinities are null.
 //! - Refused: time zones other than UTC, `sample`, `holt_winters`, INTO, EXPLAIN, DELETE, GROUP BY in cardinalities,
 //!   sub-queries of sub-queries.
