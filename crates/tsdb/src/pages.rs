@@ -117,9 +117,9 @@ pub(crate) fn parameters(store: u64, set: u32, sets: u32, pages: u64, page_len: 
 
 /// Free pages that drops of names leave to the manifest: what was dropped is given back by its records.
 pub(crate) const FOR_MANIFEST: usize = 2;
-/// Free pages that names and sealed points leave to drops, which begin a page after each start.
+/// Free pages that sealed points leave to drops, which begin a page after each start.
 pub(crate) const FOR_DROPS: usize = FOR_MANIFEST + 3;
-/// Free pages that new points leave to sealing.
+/// Free pages that new names and points leave to sealing.
 pub(crate) const FOR_SEALING: usize = FOR_DROPS + 4;
 
 /// A word whose seal or role is wrong.
@@ -354,6 +354,13 @@ impl Pages {
     /// Those of them that segments may take.
     pub(crate) fn free_for_segments(&self) -> u64 {
         self.free_count().saturating_sub(FOR_DROPS) as u64
+    }
+
+    /// Those of these that no reader keeps any more.
+    pub(crate) fn ready_for_segments(&self) -> u64 {
+        let mut free = spin::lock(&self.free);
+        self.space().reclaim_all(|page| free.push(page));
+        free.len().saturating_sub(FOR_DROPS) as u64
     }
 
     /// The number of all pages that can ever be free.

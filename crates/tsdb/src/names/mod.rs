@@ -21,7 +21,7 @@ pub(crate) use draft::Draft;
 use crate::catalogue::{Catalogue, Change, Limits};
 use crate::error::{Error, Result};
 use crate::log::Log;
-use crate::pages::{FOR_DROPS, FOR_MANIFEST, Pages, Role};
+use crate::pages::{FOR_MANIFEST, FOR_SEALING, Pages, Role};
 use coreplane_pmem::{mutant, spin};
 use coreplane_tio::Policy;
 use devices::Devices;
@@ -134,7 +134,7 @@ impl Names {
         let reserve = match is_drop {
             true if mutant!("tsdb.names.greedy") => 0,
             true => FOR_MANIFEST,
-            false => FOR_DROPS,
+            false => FOR_SEALING,
         };
         let mut appended = 0;
         let record_max = Log::record_max(pages);
@@ -186,8 +186,8 @@ impl Names {
 
     /// Writes the log anew if most of it is history.
     fn shorten(&self, log: &mut Log, pages: &Pages) -> Result<()> {
-        let is_history = log.bytes > HISTORY + 2 * log.checkpoint_bytes;
-        if (is_history && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
+        let is_long = log.bytes > HISTORY && !mutant!("tsdb.names.history");
+        if (is_long && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
             self.write_anew(log, pages)?;
         }
         Ok(())

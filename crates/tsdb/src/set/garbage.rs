@@ -66,7 +66,8 @@ impl Set {
         if garbage.bytes == 0 || garbage.bytes.saturating_mul(SHARE) < all {
             return Ok(false);
         }
-        let free = self.pages.free_for_segments();
+        // Pages that a reader keeps come back: a segment is not given up for want of them.
+        let free = self.pages.ready_for_segments();
         if garbage.live_pages > 0 && (garbage.live_pages > free || garbage.too_few >= free) {
             return Ok(false);
         }

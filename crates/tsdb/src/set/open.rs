@@ -110,7 +110,7 @@ impl Opening {
                 left.push(*page);
             }
         }
-        // The manifest is whole: no page of unknown use can be one of its pages.
+        // The manifest is whole: a page of unknown use is one of it only if three bits of its word have flipped or more.
         self.pages.give_up(left);
         let mut segments: BTreeMap<ShardId, Vec<Arc<Segment>>> = BTreeMap::new();
         for info in infos.values() {

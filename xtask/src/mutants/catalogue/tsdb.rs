@@ -69,6 +69,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.last.equal", "of two points of a time the older is the last one", LAST),
     Mutant::new("tsdb.last.bound", "a last value that is later than what was asked for", LAST),
     Mutant::new("tsdb.names.reserve", "a full store that refuses what would empty it", EMPTIED),
+    Mutant::new("tsdb.names.history", "the log of names keeps what is history", EMPTIED),
     Mutant::new("tsdb.names.greedy", "drops leave no page to give anything back with", EMPTIED),
     Mutant::new("tsdb.garbage.unseen", "what was dropped during a sealing is kept for ever", SEALS),
     Mutant::new("tsdb.garbage.start", "what was dropped before a start is kept for ever", EMPTIED),
