@@ -20,7 +20,7 @@ impl Node {
     /// A part of a long message of a node has arrived here: a keepalive answers it, if that node leads this one, or may
     /// be filling it.
     pub fn hear_part(&mut self, from: NodeId) {
-        if self.stopped.is_some() {
+        if self.stopped.is_some() && !mutant!("replica.part.stopped") {
             return;
         }
         match &mut self.state {

@@ -3,7 +3,7 @@
 use crate::table::Table;
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::media::sim::Model;
-use coreplane_replica::Role;
+use coreplane_replica::{Envelope, Role};
 
 /// Ticks in which a leader with a medium that has stalled gives the leadership up, and another node is elected.
 const LONG: usize = 400;
@@ -71,4 +71,33 @@ fn a_leader_without_whom_none_is_elected_leads_on_although_its_medium_has_stalle
         run(&mut table, 5, &all);
         assert!(table.seats[&leader].settled.contains(&number));
     }
+}
+
+/// The parts of a long message arrive all the same.
+#[test]
+fn a_node_whose_medium_has_failed_answers_no_parts() {
+    let mut table = Table::with(MapKind::List, (3, 3), Model::File, |_| {});
+    run(&mut table, 60, &[1, 2, 3]);
+    let leader = table.leader().expect("a leader");
+    let follower = leader % 3 + 1;
+    let hear = |table: &mut Table| {
+        table.node(follower).hear_part(leader);
+        table.node(follower).take_output().envelopes.len()
+    };
+    assert_eq!(hear(&mut table), 1);
+    table.seat(follower).sim.fail_syncs();
+    table.put(leader, b"failed");
+    let mut failed = false;
+    for (_, to, bytes) in std::mem::take(&mut table.letters) {
+        if to == follower {
+            let envelope = Envelope::decode(&bytes).expect("what was sent");
+            failed |= table.node(follower).step(envelope).is_err();
+        }
+    }
+    failed |= table
+        .node(follower)
+        .with_map(|map| map.commit().and_then(|it| map.wait_durable(it)).is_err());
+    let _output = table.node(follower).take_output();
+    assert!(failed && table.node(follower).persisted().is_err());
+    assert_eq!(hear(&mut table), 0);
 }

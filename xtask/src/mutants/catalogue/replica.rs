@@ -82,6 +82,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.ring.unheld", "entries behind a snapshot are dropped", STORIES),
     Mutant::new("replica.ring.pending", "pending entries behind a snapshot are dropped", STORIES),
     Mutant::new("replica.part.unheard", "a long message is no sign of its leader", STORIES),
+    Mutant::new("replica.part.stopped", "a node whose medium has failed sends keepalives", STORIES),
     Mutant::new("replica.part.unanswered", "a keepalive is no sign of its sender", STORIES),
     Mutant::new("replica.stall.leads", "a leader whose medium has stalled leads on", STORIES),
     Mutant::new("replica.identity.past", "a pool that is gone replaces a member", STORIES),
