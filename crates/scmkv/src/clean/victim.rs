@@ -179,7 +179,7 @@ impl Cleaner {
             }
         }
         let lacking = u64::from(pages) * u64::from(self.geometry.page_size);
-        let filling = self.dead_in_open(own) + self.dead_in_open(state.log());
+        let filling = self.gain_in_open(own) + self.dead_in_open(state.log());
         let promised = self.reclaimable() + filling + state.log().room() as u64;
         if promised >= lacking {
             if let Some(page) = self.pick_worthy(state) {

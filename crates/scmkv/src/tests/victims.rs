@@ -11,17 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A store that has been open for days has a page that is as old, with a few dead bytes, and a new one that is
-/// half dead.
-#[test]
-fn a_writer_does_not_wait_for_an_old_page_that_gives_little() {
+/// An empty store of tiny pages, and its memory.
+fn new_store() -> (Sim, Store) {
     let sim = Sim::new(&SimOptions { len: 64 << 12, max_len: 64 << 12, ..SimOptions::default() });
     let sim = sim.expect("memory");
     let space = Arc::clone(sim.space());
     let create = create_options(space.len(), Geometry::TINY, MediaChoice::Auto);
     let pool = Pool::simulated_create(space, &create).expect("a pool");
     let options = Options { background: false, ..Options::default() };
-    let mut store = Store::format(pool, Placement::Dram, &options).expect("a store");
+    let store = Store::format(pool, Placement::Dram, &options).expect("a store");
+    (sim, store)
+}
+
+/// A store that has been open for days has a page that is as old, with a few dead bytes, and a new one that is
+/// half dead.
+#[test]
+fn a_writer_does_not_wait_for_an_old_page_that_gives_little() {
+    let (_sim, mut store) = new_store();
     let days = Duration::from_secs(1_000_000);
     store.writer.cleaner.reader.table.opened = Instant::now().checked_sub(days).expect("a time");
     let mine = thread_number() % store.logs.len();
@@ -52,4 +58,23 @@ fn a_writer_does_not_wait_for_an_old_page_that_gives_little() {
     let hour_ago = store.clock_seconds() - 3600;
     store.pages.cell(new).sealed_at.store(hour_ago, Ordering::Relaxed);
     assert_eq!(store.pick(&mut state, 1), Some(new), "an hour is as long as days");
+}
+
+/// All that is dead is in the open page of the writer, which has less room than a record takes.
+#[test]
+fn a_writer_takes_its_own_open_page_without_live_records() {
+    let (_sim, store) = new_store();
+    let put_all = || {
+        for number in 0..9 {
+            let put = store.put(&[b'k', number], &[7; 400], &WriteOptions::default());
+            assert!(put.expect("put").is_written());
+        }
+    };
+    put_all();
+    let mine = thread_number() % store.logs.len();
+    let (page, _) = store.logs[mine].lock().tail().expect("an open page");
+    std::thread::scope(|scope| scope.spawn(put_all).join().expect("joined"));
+    let mut state = spin::lock(&store.cleaner_state);
+    let mut own = store.logs[mine].lock();
+    assert_eq!(store.pick_for_writer(&mut state, &mut own, 1).expect("a page"), Some(page));
 }
