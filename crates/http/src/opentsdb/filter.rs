@@ -23,7 +23,10 @@ const VALUES_MAX: usize = 1_000;
 /// The maximum size of a compiled expression, in bytes.
 const EXPRESSION_MAX: usize = 1 << 20;
 
-/// The maximum size of the filters of a query, in bytes.
+/// The maximum number of expressions in the filters of a query.
+const EXPRESSIONS_MAX: usize = 32;
+
+/// The maximum size of the filters of a query without their expressions, in bytes.
 const BYTES_MAX: usize = 8 << 20;
 
 /// Bytes of a value of a list beside its text and the key, about.
@@ -34,7 +37,7 @@ const VALUE_BYTES: usize = 192;
 pub(super) struct Filter {
     pub(super) key: String,
     /// The bytes that it takes without an expression, about.
-    pub(super) bytes: usize,
+    bytes: usize,
     /// Series that differ in this tag are not aggregated with each other.
     pub(super) is_group: bool,
     pub(super) passes: TagFilter,
@@ -94,7 +97,22 @@ fn wildcard(key: &str, pattern: &str, is_any_case: bool) -> Result<TagFilter, St
     Ok(both(has(key), TagFilter::Match(key.to_owned(), expression)))
 }
 
+fn expressions_in(filter: &TagFilter) -> usize {
+    match filter {
+        TagFilter::Match(..) | TagFilter::NotMatch(..) => 1,
+        TagFilter::And(one, other) | TagFilter::Or(one, other) => {
+            expressions_in(one) + expressions_in(other)
+        }
+        TagFilter::All | TagFilter::Equal(..) | TagFilter::NotEqual(..) => 0,
+    }
+}
+
 impl Filter {
+    /// The bytes that it takes while a query runs, about: it is copied, except for its expression.
+    pub(super) fn bytes_at_work(&self) -> usize {
+        2 * self.bytes + EXPRESSION_MAX * expressions_in(&self.passes)
+    }
+
     /// A filter by the name of its kind.
     pub(super) fn of(kind: &str, key: &str, text: &str, is_group: bool) -> Result<Self, String> {
         if key.is_empty() {
@@ -144,9 +162,15 @@ fn check_bytes(bytes: usize) -> Result<(), String> {
 }
 
 /// # Errors
-/// If the filters of a query take too many bytes.
+/// If the filters of a query take too many bytes, or have too many expressions.
 pub(super) fn check<'f>(filters: impl IntoIterator<Item = &'f Filter>) -> Result<(), String> {
-    check_bytes(filters.into_iter().map(|it| it.bytes).sum())
+    let of_one = |it: &Filter| (it.bytes, expressions_in(&it.passes));
+    let (bytes, expressions) =
+        filters.into_iter().map(of_one).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+    if expressions > EXPRESSIONS_MAX {
+        return Err(format!("A query has at most {EXPRESSIONS_MAX} expressions"));
+    }
+    check_bytes(bytes)
 }
 
 /// The series that all of the filters let through.
@@ -199,6 +223,16 @@ mod tests {
         assert!(Filter::of_tag("", "x", true).is_err());
         let many = vec!["v"; VALUES_MAX + 1].join("|");
         assert!(Filter::of_tag("host", &many, true).is_err());
+    }
+
+    #[test]
+    fn expressions_are_few() {
+        let of = |text| Filter::of_tag("host", text, true).unwrap();
+        let (found, all) = (of("regexp(a)"), of("*"));
+        assert!(check(vec![&found; EXPRESSIONS_MAX]).is_ok());
+        assert!(check(vec![&found; EXPRESSIONS_MAX + 1]).is_err());
+        assert!(check(vec![&all; EXPRESSIONS_MAX + 1]).is_ok(), "without an expression");
+        assert!(found.bytes_at_work() > EXPRESSION_MAX && all.bytes_at_work() < EXPRESSION_MAX);
     }
 
     /// Each value of a list takes a copy of the key.

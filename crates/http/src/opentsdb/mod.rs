@@ -22,7 +22,8 @@
 //!   metric, tags, filters, rate and downsampling. It does not support calendars, time zones, `tsuids`, histograms,
 //!   annotations and `delete`.
 //! - The details of `/api/put` have a thousand wrong points and about 1 MiB at most, and long names are cut.
-//! - The filters of a query take about 8 MiB at most, where each value of a list counts with its tag's key.
+//! - The filters of a query take about 8 MiB at most, where each value of a list counts with its tag's key, and have
+//!   32 expressions at most.
 //! - The message of an error has a thousand bytes at most.
 //! - A request that finds no room ends with the status 500, and without the number of points that were written
 //!   before: a client repeats it.

@@ -230,9 +230,9 @@ impl Query {
         Ok(Self { start, end, subs, is_in_milliseconds: false, has_arrays: false })
     }
 
-    /// The bytes that its filters take at a time, about: those of a sub-query are copied while it runs.
+    /// The bytes that its filters take while it runs, about.
     pub(super) fn bytes(&self) -> usize {
-        filters_of(&self.subs).map(|filter| filter.bytes * 2).sum()
+        filters_of(&self.subs).map(Filter::bytes_at_work).sum()
     }
 
     /// The query of a JSON body, with the parameters of its URL; `now` is in milliseconds.
