@@ -34,6 +34,7 @@ use coreplane_engine::Horizon;
 use coreplane_pmem::mutant;
 use mio::{Events, Poll, Token};
 use slab::Slab;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,7 +86,7 @@ pub(crate) struct EventLoop {
     pub(crate) standing: Standing,
     pub(crate) service: Option<Box<dyn PolledService>>,
     /// Connections with commands for a leader that has not been reached yet, or that a pause holds.
-    pub(crate) unsent: Vec<usize>,
+    pub(crate) unsent: BTreeSet<usize>,
     /// All work to be repeated waits for something else.
     pub(crate) is_waiting: bool,
     /// Connections that watch changes.
@@ -121,7 +122,7 @@ impl EventLoop {
             settles,
             standing,
             service: None,
-            unsent: Vec::new(),
+            unsent: BTreeSet::new(),
             is_waiting: false,
             feeds: Vec::new(),
         }

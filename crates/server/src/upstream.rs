@@ -382,7 +382,8 @@ impl EventLoop {
             return self.send_later(key);
         }
         if upstream.is_needed() {
-            let text = if upstream.is_reached { INDETERMINATE } else { UNREACHED };
+            let may_have_run = upstream.is_reached && !upstream.is_unsent();
+            let text = if may_have_run { INDETERMINATE } else { UNREACHED };
             // If a part of an answer has been passed on, the end of the connection shows the failure.
             if !upstream.is_within_answer() {
                 write_error(connection, text);

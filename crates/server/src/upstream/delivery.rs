@@ -5,7 +5,7 @@
 //! ([`isolation`](crate::isolation)), and a loop looks at both, and sends, in one turn beside the others. So what is
 //! sent was sent before them, and the leader may run it later; but nothing is sent behind their answer.
 //!
-//! What is behind a command that a pause holds waits with it, so that the order is kept. The loop looks again at such
+//! A pause that holds a command holds all that has not been sent, before and behind it, so that the order is kept. The loop looks again at such
 //! a connection each millisecond.
 
 use super::{PATIENCE, Upstream};
@@ -41,7 +41,7 @@ impl Upstream {
     }
 
     /// True if nothing of the pending commands has been sent.
-    fn is_unsent(&self) -> bool {
+    pub(super) fn is_unsent(&self) -> bool {
         self.sent == 0 && self.awaited.len() == self.unsent.count
     }
 }
@@ -94,9 +94,7 @@ impl EventLoop {
 
     /// Tries to send again in the next turn.
     pub(super) fn send_later(&mut self, key: usize) {
-        if !self.unsent.contains(&key) {
-            self.unsent.push(key);
-        }
+        self.unsent.insert(key);
     }
 
     /// Tries again to send what could not be sent.
@@ -121,6 +119,7 @@ mod tests {
     use crate::session::{Forwarded, Session};
     use coreplane_conformance::model::ModelEngine;
     use mio::{Poll, Waker};
+    use std::collections::BTreeSet;
     use std::io::{ErrorKind, Read};
     use std::net::{SocketAddr, TcpListener};
     use std::os::unix::net::UnixStream;
@@ -210,6 +209,26 @@ mod tests {
         send_behind(|host, _| pause_writes(host));
     }
 
+    /// The leader changes in the pause.
+    #[test]
+    fn a_command_that_a_pause_has_held_was_not_run() {
+        let (mut event_loop, mut client) = event_loop();
+        let leader = "127.0.0.1:1".parse().expect("an address");
+        let reached = Upstream::new(leader, None, crate::resp::reply::Proto::Two);
+        event_loop.connections[0].upstream = Some(reached);
+        upstream(&mut event_loop).output.clear();
+        upstream(&mut event_loop).is_reached = true;
+        forward_a_write(&mut event_loop, leader);
+        pause_writes(&event_loop.host.clone());
+        event_loop.flush_upstream(0);
+        event_loop.drop_upstream(0);
+        event_loop.end_turn();
+        let mut told = String::new();
+        client.set_read_timeout(Some(Duration::from_secs(10))).expect("a limit");
+        client.read_to_string(&mut told).expect("an answer, and the end");
+        assert!(told.starts_with("-CLUSTERDOWN"), "{told}");
+    }
+
     #[test]
     fn the_time_for_reaching_a_leader_begins_with_the_end_of_a_pause() {
         let (mut event_loop, _client) = event_loop();
@@ -219,10 +238,10 @@ mod tests {
         pause_writes(&host);
         event_loop.flush_upstream(0);
         host.pause.end();
-        assert_eq!(event_loop.unsent, [0]);
+        assert_eq!(event_loop.unsent, BTreeSet::from([0]));
         event_loop.send_again();
         assert!(event_loop.connections[0].upstream.is_some(), "it is given up");
-        assert_eq!(event_loop.unsent, [0]);
+        assert_eq!(event_loop.unsent, BTreeSet::from([0]));
         upstream(&mut event_loop).since -= 2 * PATIENCE;
         event_loop.send_again();
         assert!(event_loop.connections[0].upstream.is_none());
