@@ -7,8 +7,8 @@
 //!
 //! When another node becomes the leader, or the connection breaks, it is unknown whether the pending commands were
 //! run: the client receives an error that says so, and its connection is closed. A client without pending commands
-//! notices nothing, nor does one whose commands have not been sent yet: they wait for a reachable leader, and for the
-//! end of a pause that holds them.
+//! notices nothing, nor does one whose commands have reached no leader yet: they wait for one, and for the end of a
+//! pause that holds them. If a pause has held them at a leader that was reached, the error says that they were not run.
 
 use crate::connection::Connection;
 use crate::event_loop::{EventLoop, write_error};
