@@ -30,14 +30,14 @@
 //! An engine takes part as a [`Subject`]; a test is [`check`] in a [`World`]. `COREPLANE_TEST_SCALE=full` runs more
 //! seeds.
 
-mod expected;
+mod states;
 mod story;
 
 use crate::model::{Clock, ManualClock};
 use coreplane_engine::{Engine, Error, Repairable, Replicated, StorageEngine, UnixMillis};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
-use expected::Expected;
+use states::States;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ struct Biography<'a, S> {
     life: u64,
     author: Author,
     clock: ManualClock,
-    expected: Expected,
+    states: States,
     /// Keys that existed once.
     known: BTreeSet<u16>,
     /// Operations behind which the power was cut.
@@ -165,7 +165,7 @@ impl<'a, S: Subject> Biography<'a, S> {
             life: 0,
             author: Author::new(world, S::LARGE, seed),
             clock: ManualClock::default(),
-            expected: Expected::empty(world.keys),
+            states: States::empty(world.keys),
             known: BTreeSet::new(),
             operations: 0,
             moment: String::new(),
@@ -182,24 +182,24 @@ impl<'a, S: Subject> Biography<'a, S> {
             None => (self.create(&sim), sim.events()),
             Some(_) => (self.open(&sim, None), 0),
         };
-        let mut before = self.expected.clone();
+        let mut before = self.states.clone();
         let mut story: Vec<(Op, usize)> = Vec::new();
         for _ in 0..5 + self.author.draw.next(60) {
             let op = self.author.op(self.clock.now());
             let op = self.run(&store, op);
-            self.expected.acknowledge(&op, self.clock.now());
+            self.states.acknowledge(&op, self.clock.now());
             let is_close = matches!(op, Op::Close);
             story.push((op, sim.events()));
             if is_close || self.author.draw.next(60) == 0 {
                 // Or killed: every store instruction has taken effect, and a cut takes data that was not flushed.
                 drop(store);
-                self.expected.make_all_durable();
+                self.states.make_all_durable();
                 let closed = sim.events();
                 sim = sim.killed().expect("memory");
                 self.moment.push_str(", ended");
                 store = self.open(&sim, None);
                 first = if is_close { closed } else { sim.events() };
-                before = self.expected.clone();
+                before = self.states.clone();
                 story.clear();
             }
         }
@@ -216,7 +216,7 @@ impl<'a, S: Subject> Biography<'a, S> {
         drop(store);
         self.moment = format!("seed {}, life {}, cut at {at} of {end}", self.seed, self.life);
         self.clock.set(UnixMillis(START + self.life));
-        self.expected = before;
+        self.states = before;
         self.recover(cut, &story, at)
     }
 
@@ -227,7 +227,7 @@ impl<'a, S: Subject> Biography<'a, S> {
             if let Op::Wait(millis) = op {
                 self.clock.advance(*millis);
             }
-            self.expected.acknowledge(op, self.clock.now());
+            self.states.acknowledge(op, self.clock.now());
         }
         let sim = cut.reopen().expect("memory");
         drop(self.open(&sim, rest.first().map(|(op, _)| op)));
@@ -273,7 +273,7 @@ impl<'a, S: Subject> Biography<'a, S> {
         let found = (0..self.world.keys).map(get).collect::<Result<Vec<_>, _>>();
         let found = found.unwrap_or_else(|error| panic!("{moment}: {error}"));
         let in_flight = in_flight.map(|op| op.changes(self.world.keys)).unwrap_or_default();
-        self.expected.narrow(&found, &in_flight, moment);
+        self.states.narrow(&found, &in_flight, moment);
         let report = store.verify(&mut |_| {}).expect("verify");
         assert!(report.is_sound(), "{moment}: {report:?}");
         assert_eq!(store.len().expect("len"), report.records, "{moment}");
@@ -287,7 +287,7 @@ impl<'a, S: Subject> Biography<'a, S> {
                 let is_there = changed.contains(&self.world.key(*number));
                 assert!(is_there, "{moment}: nothing is known of {number}");
             }
-            self.known.extend(self.expected.existing());
+            self.known.extend(self.states.existing());
         }
         store
     }
@@ -296,7 +296,7 @@ impl<'a, S: Subject> Biography<'a, S> {
     fn run(&self, store: &S::Store, op: Op) -> Op {
         let made = match &op {
             Op::Look(number) => store.get(&self.world.key(*number)).map(|found| {
-                self.expected.look(*number, found.as_ref(), self.clock.now(), &self.moment);
+                self.states.look(*number, found.as_ref(), self.clock.now(), &self.moment);
             }),
             Op::Wait(millis) => {
                 self.clock.advance(*millis);

@@ -351,12 +351,12 @@ impl Pages {
         spin::lock(&self.free).len() + self.space().retired_len()
     }
 
-    /// Those of them that segments may take.
+    /// The number of free or retired pages that segments may take.
     pub(crate) fn free_for_segments(&self) -> u64 {
         self.free_count().saturating_sub(FOR_DROPS) as u64
     }
 
-    /// Those of these that no reader keeps any more.
+    /// The number of pages that segments may take now: retired pages that a reader keeps are not among them.
     pub(crate) fn ready_for_segments(&self) -> u64 {
         let mut free = spin::lock(&self.free);
         self.space().reclaim_all(|page| free.push(page));

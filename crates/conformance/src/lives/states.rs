@@ -1,4 +1,4 @@
-//! What a store may be, and which of it it is.
+//! The possible states of a store, and the comparison with the actual one.
 
 use super::story::{Changes, Op, State, Value};
 use coreplane_engine::UnixMillis;
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The possible states of a store.
 #[derive(Debug, Clone)]
-pub(super) struct Expected {
+pub(super) struct States {
     /// The possible states of each key, from the last that is certainly durable to the newest.
     states: BTreeMap<u16, Vec<State>>,
     /// Keys that were absent after a cut, for one of several reasons: it is unknown which of their states is the
@@ -16,7 +16,7 @@ pub(super) struct Expected {
     batches: Vec<Vec<(u16, usize)>>,
 }
 
-impl Expected {
+impl States {
     pub(super) fn empty(keys: u16) -> Self {
         let states = (0..keys).map(|number| (number, vec![None])).collect();
         Self { states, unclear: BTreeSet::new(), batches: Vec::new() }
