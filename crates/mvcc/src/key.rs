@@ -76,8 +76,15 @@ impl Borrow<[u8]> for Key {
 }
 
 impl PartialEq for Key {
+    /// Short keys are compared in place, without a call.
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
-        self.bytes() == other.bytes()
+        match (self, other) {
+            (Self::Short(len, bytes), Self::Short(other_len, other)) => {
+                len == other_len && words(bytes) == words(other)
+            }
+            _ => self.bytes() == other.bytes(),
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 //! it.
 
 mod audit;
+mod candidates;
 mod clean;
 mod damage;
 mod entries;

@@ -15,6 +15,7 @@
 //! A process that was killed may have left records in the caches alone that are found here, and shown. So everything
 //! that is not proven to be durable is flushed before it counts.
 
+use super::candidates::{Candidate, Candidates};
 use super::damage::{Doubt, Piece, pieces};
 use super::entries::Pending;
 use super::found::{self, Standing};
@@ -52,12 +53,9 @@ struct Contents {
 struct Reading<'v> {
     volume: &'v Volume,
     guard: &'v Guard,
-    index: BTreeMap<Key, Versions>,
-    key_bytes: u64,
+    candidates: Candidates,
     /// Records of a group that has not ended yet, with their places.
     group: Vec<(Position, u64)>,
-    /// Records with this version, or an older one, were cleared.
-    cleared: u64,
     /// The greatest birth of a page in which a clear was written first.
     cleared_birth: u64,
     /// The versions of the clears, and the offsets of their records.
@@ -121,10 +119,8 @@ fn read<'v>(
     let mut reading = Reading {
         volume,
         guard,
-        index: BTreeMap::new(),
-        key_bytes: 0,
+        candidates: Candidates::default(),
         group: Vec::new(),
-        cleared: 0,
         cleared_birth: 0,
         clears: Vec::new(),
         void_from: None,
@@ -255,33 +251,34 @@ impl Reading<'_> {
 
     /// Ends a group: all its records were found, and count.
     fn end_group(&mut self) -> Result<()> {
-        for (place, offset) in std::mem::take(&mut self.group) {
-            if let Some(Hurt { header, key }) = self.hurt.get(&offset).cloned() {
-                if header.version > self.cleared {
-                    self.take_key(Key::new(&key), offset, header.version)?;
-                }
-                continue;
+        let mut group = std::mem::take(&mut self.group);
+        let ended = group.drain(..).try_for_each(|(place, offset)| self.take_record(place, offset));
+        self.group = group;
+        ended
+    }
+
+    fn take_record(&mut self, place: Position, offset: u64) -> Result<()> {
+        if let Some(Hurt { header, key }) = self.hurt.get(&offset) {
+            self.candidates.push(Candidate::of_header(Key::new(key), header, offset, 0));
+            return Ok(());
+        }
+        let view = self.volume.view(self.guard, offset)?;
+        if let Some(found) = &mut self.found {
+            found.take(place, &view);
+            return Ok(());
+        }
+        match (view.header.kind, Doubt::decode(&view)) {
+            (Kind::Lost, Some(doubt)) => self.doubt_until(doubt),
+            (Kind::Put | Kind::Delete | Kind::Lost, _) => {
+                self.candidates.push(Candidate::new(&view));
             }
-            let view = self.volume.view(self.guard, offset)?;
-            if let Some(found) = &mut self.found {
-                found.take(place, &view);
-                continue;
-            }
-            match (view.header.kind, Doubt::decode(&view)) {
-                (Kind::Lost, Some(doubt)) => self.doubt_until(doubt),
-                (Kind::Put | Kind::Delete | Kind::Lost, _)
-                    if view.header.version > self.cleared =>
-                {
-                    self.take_record(&view)?;
-                }
-                (Kind::Commit, _) => self.take_clear(&view)?,
-                _ => {}
-            }
+            (Kind::Commit, _) => self.take_clear(&view),
+            _ => {}
         }
         Ok(())
     }
 
-    fn take_clear(&mut self, view: &View<'_>) -> Result<()> {
+    fn take_clear(&mut self, view: &View<'_>) {
         let version = view.header.version;
         self.clears.retain(|it| it.0 != version);
         self.clears.push((version, view.offset));
@@ -290,31 +287,7 @@ impl Reading<'_> {
         let written = view.value_word(0).unwrap_or(0);
         self.cleared_birth = self.cleared_birth.max(written);
         self.doubt = self.doubt.filter(|doubt| doubt.until.birth >= written);
-        self.clear(version)
-    }
-
-    fn take_record(&mut self, view: &View<'_>) -> Result<()> {
-        self.take_key(Key::new(view.key()), view.offset, view.header.version)
-    }
-
-    fn take_key(&mut self, key: Key, offset: u64, version: u64) -> Result<()> {
-        let Some(newest) = self.index.get(&key).map(Versions::newest) else {
-            self.key_bytes += key.heap_bytes();
-            self.index.insert(key, Versions::One(offset));
-            return Ok(());
-        };
-        // Of a moved record the copy counts, so that its old page is free.
-        if version >= self.version_of(newest)? {
-            self.index.insert(key, Versions::One(offset));
-        }
-        Ok(())
-    }
-
-    fn version_of(&self, offset: u64) -> Result<u64> {
-        match self.hurt.get(&offset) {
-            Some(hurt) => Ok(hurt.header.version),
-            None => Ok(self.volume.view(self.guard, offset)?.header.version),
-        }
+        self.candidates.clear(version);
     }
 
     /// Of a log, when all of it was read: determines which records count.
@@ -322,25 +295,9 @@ impl Reading<'_> {
         let Some(found) = self.found.take() else { return Ok(()) };
         self.standing = found.sort(self.volume, self.guard)?;
         for offset in std::mem::take(&mut self.standing.applied) {
-            self.take_record(&self.volume.view(self.guard, offset)?)?;
+            self.candidates.push(Candidate::new(&self.volume.view(self.guard, offset)?));
         }
         Ok(())
-    }
-
-    /// Drops the records that are older than a clear.
-    fn clear(&mut self, version: u64) -> Result<()> {
-        self.cleared = self.cleared.max(version);
-        let (mut index, mut failed) = (std::mem::take(&mut self.index), None);
-        index.retain(|_, versions| match self.version_of(versions.newest()) {
-            Ok(version) => version > self.cleared,
-            Err(error) => {
-                failed = Some(error);
-                true
-            }
-        });
-        self.index = index;
-        self.key_bytes = self.index.keys().map(Key::heap_bytes).sum();
-        failed.map_or(Ok(()), Err)
     }
 }
 
@@ -370,46 +327,52 @@ fn into_list(
     contents: Contents,
     opening: &Opening<'_>,
 ) -> Result<(List, Left)> {
-    let Reading { index, key_bytes, clears, void_from, standing, hurt, damaged, doubt, .. } =
-        reading;
+    let Reading { candidates, clears, void_from, standing, hurt, damaged, doubt, .. } = reading;
     let mut pages = Pages::new(&volume.space);
     pages.offer(contents.free.into_iter());
     contents.stream.iter().for_each(|(birth, page)| pages.adopt(*page, *birth));
     let voids = voids_of(volume, &contents.stream, void_from);
     let mut list =
         List::new(Stream::new(volume, pages, opening.first_birth), opening.held, opening.horizon);
-    (list.index, list.key_bytes) = (index, key_bytes);
     list.entries = standing.entries;
     let (mut named, mut lost, mut is_damaged) = (Vec::new(), Vec::new(), false);
-    for (key, versions) in &list.index {
-        if let Some(hurt) = hurt.get(&versions.newest()) {
-            lost.push(Lost { key: key.clone(), header: hurt.header });
+    let newest = candidates.into_newest();
+    for it in &newest {
+        list.key_bytes += it.key.heap_bytes();
+        if let Some(hurt) = hurt.get(&it.offset) {
+            lost.push(Lost { key: it.key.clone(), header: hurt.header });
             continue;
         }
-        let view = volume.view(guard, versions.newest())?;
-        match live(volume, guard, &mut list.stream.pages, &view, &mut named) {
-            Ok(()) => {}
-            Err(error) if list.is_log => return Err(error),
-            Err(_) => {
-                // A page of its value is not the one that it names.
-                lost.push(Lost { key: key.clone(), header: view.header });
-                continue;
+        if it.is_large
+            && let Err(error) = name_chain(volume, guard, it.offset, &mut named)
+        {
+            if list.is_log {
+                return Err(error);
             }
+            // A page of its value is not the one that it names.
+            let header = volume.view(guard, it.offset)?.header;
+            lost.push(Lost { key: it.key.clone(), header });
+            continue;
         }
-        list.records += u64::from(view.header.kind == Kind::Put);
-        is_damaged |= view.header.kind == Kind::Lost;
-        if view.header.kind == Kind::Delete {
-            list.graves.push_back(list.grave_of(key.clone(), &view));
+        list.stream.pages.add_live(volume.space.page_of(it.offset), it.len);
+        list.records += u64::from(it.kind == Kind::Put);
+        is_damaged |= it.kind == Kind::Lost;
+        if it.kind == Kind::Delete {
+            let view = volume.view(guard, it.offset)?;
+            list.graves.push_back(list.grave_of(it.key.clone(), &view));
         }
     }
+    list.index = newest.into_iter().map(|it| (it.key, Versions::One(it.offset))).collect();
     volume.damaged.store(is_damaged || doubt.is_some() || !lost.is_empty(), Ordering::Relaxed);
     list.damage.doubt = doubt;
     if let Some((offset, len)) = doubt.and_then(|doubt| doubt.record) {
         list.stream.pages.add_live(volume.space.page_of(offset), len);
     }
     for part in list.entries.pending.iter().flat_map(Pending::all) {
-        let view = volume.view(guard, part.offset)?;
-        live(volume, guard, &mut list.stream.pages, &view, &mut named)?;
+        if part.is_large {
+            name_chain(volume, guard, part.offset, &mut named)?;
+        }
+        list.stream.pages.add_live(volume.space.page_of(part.offset), part.len);
     }
     if let Some(newest) = list.entries.newest {
         list.stream.pages.add_live(volume.space.page_of(newest.offset), newest.len);
@@ -447,19 +410,10 @@ fn voids_of(volume: &Volume, stream: &[(u64, u32)], void_from: Option<u64>) -> V
     places.map(|(page, start)| (page, if page == first { at } else { start })).collect()
 }
 
-/// Counts a record as live, and adds the pages of its value to `named`.
-fn live(
-    volume: &Volume,
-    guard: &Guard,
-    pages: &mut Pages,
-    view: &View<'_>,
-    named: &mut Vec<u32>,
-) -> Result<()> {
-    if view.header.large {
-        let chain = volume.chain(guard, view.value(), false)?;
-        named.extend(chain.into_iter().map(|(page, _)| page));
-    }
-    pages.add_live(volume.space.page_of(view.offset), view.len());
+/// Adds the pages of a large value to `named`.
+fn name_chain(volume: &Volume, guard: &Guard, offset: u64, named: &mut Vec<u32>) -> Result<()> {
+    let chain = volume.chain(guard, volume.view(guard, offset)?.value(), false)?;
+    named.extend(chain.into_iter().map(|(page, _)| page));
     Ok(())
 }
 
