@@ -49,9 +49,9 @@ use std::sync::atomic::Ordering;
 
 /// A part of a page.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum Piece<'g> {
     /// A sound record.
-    Sound(u64),
+    Sound(View<'g>),
     /// A record with one flipped bit.
     Hurt(u64, Hurt),
     /// Bytes that are neither a record nor the end mark; from the first offset to the second.
@@ -60,10 +60,11 @@ pub(super) enum Piece {
     Mark(u64),
 }
 
-impl Piece {
+impl Piece<'_> {
     pub(super) fn offset(&self) -> u64 {
         match self {
-            Self::Sound(at) | Self::Hurt(at, _) | Self::Lost(at, _) | Self::Mark(at) => *at,
+            Self::Sound(view) => view.offset,
+            Self::Hurt(at, _) | Self::Lost(at, _) | Self::Mark(at) => *at,
         }
     }
 }
@@ -110,18 +111,18 @@ impl Doubt {
 // media-format: end
 
 /// The pieces of a page, from its beginning to its end.
-pub(super) fn pieces(
+pub(super) fn pieces<'g>(
     volume: &Volume,
     guard: &Guard,
     (page, birth): (u32, u64),
-    found: &Found,
-) -> Vec<Piece> {
-    let mut pieces = Vec::with_capacity(found.records.len());
+    found: Found<'g>,
+) -> Vec<Piece<'g>> {
+    let mut pieces = Vec::with_capacity(found.records.len() + found.behind.len());
     let mut at = volume.space.start_of(page);
-    for offset in found.records.iter().chain(&found.behind).copied() {
-        break_down(volume, guard, (page, birth), (at, offset), &mut pieces);
-        pieces.push(Piece::Sound(offset));
-        at = volume.view(guard, offset).map_or(offset, |view| offset + u64::from(view.len()));
+    for view in found.records.into_iter().chain(found.behind) {
+        break_down(volume, guard, (page, birth), (at, view.offset), &mut pieces);
+        at = view.offset + u64::from(view.len());
+        pieces.push(Piece::Sound(view));
     }
     break_down(volume, guard, (page, birth), (at, found.end), &mut pieces);
     pieces
@@ -133,7 +134,7 @@ fn break_down(
     guard: &Guard,
     (page, birth): (u32, u64),
     (mut from, to): (u64, u64),
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Vec<Piece<'_>>,
 ) {
     let page_end = volume.space.start_of(page) + u64::from(volume.space.page_size());
     while from < to {

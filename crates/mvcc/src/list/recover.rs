@@ -55,7 +55,7 @@ struct Reading<'v> {
     guard: &'v Guard,
     candidates: Candidates,
     /// Records of a group that has not ended yet, with their places.
-    group: Vec<(Position, u64)>,
+    group: Vec<(Position, Piece<'v>)>,
     /// The greatest birth of a page in which a clear was written first.
     cleared_birth: u64,
     /// The versions of the clears, and the offsets of their records.
@@ -65,7 +65,7 @@ struct Reading<'v> {
     /// The last page with a record that follows, by its number in the order of births.
     proven: usize,
     /// The first unsound piece and all behind it: torn, unless a record behind them follows.
-    held: Vec<(Position, Piece)>,
+    held: Vec<(Position, Piece<'v>)>,
     /// Damaged records by offset.
     hurt: BTreeMap<u64, Hurt>,
     /// Pages with damage.
@@ -144,22 +144,22 @@ fn read<'v>(
             let stage = "reading the list";
             (opening.progress)(Progress { stage, done: at as u64, total: total as u64 });
         }
-        let found = volume.look_at_page(recovery, page, birth);
+        let found = volume.look_at_page(guard, page, birth);
         let is_ended = opening.was_closed || birth < opening.births_closed;
-        reading.take_page(&found, (at, page, birth), is_ended)?;
+        reading.take_page(found, (at, page, birth), is_ended)?;
     }
     // A group without an end and without a break: the life of its last page was never durable.
-    let open = reading.group.first().map(|it| it.1);
-    reading.void_from = open.or_else(|| reading.held.first().map(|it| it.1.offset()));
+    let open = reading.group.first().or(reading.held.first());
+    reading.void_from = open.map(|it| it.1.offset());
     reading.take_log()?;
     Ok(reading)
 }
 
-impl Reading<'_> {
+impl<'v> Reading<'v> {
     /// Takes the pieces of a page. They count unless a cut was before them.
     fn take_page(
         &mut self,
-        found: &Found,
+        found: Found<'v>,
         (number, page, birth): (usize, u32, u64),
         is_ended: bool,
     ) -> Result<()> {
@@ -167,12 +167,11 @@ impl Reading<'_> {
         for piece in pieces(self.volume, self.guard, (page, birth), found) {
             // All pieces that were held so far were durable.
             let mut proves = is_ended.then_some(Position::MAX);
-            if let Piece::Sound(offset) = piece {
-                let view = self.volume.view(self.guard, offset)?;
+            if let Piece::Sound(view) = &piece {
                 if view.header.follows {
                     (self.proven, proves) = (number, Some(Position::MAX));
                 } else if view.header.kind == Kind::Lost {
-                    proves = proves.or(Doubt::decode(&view).map(|it| it.proven));
+                    proves = proves.or(Doubt::decode(view).map(|it| it.proven));
                 }
             }
             if let Some(until) = proves.filter(|_| !mutant!("mvcc.damage.torn")) {
@@ -191,7 +190,7 @@ impl Reading<'_> {
 
     /// Takes the held pieces, which were durable, up to the first unsound one that does not stand before `until`.
     fn take_held(&mut self, until: Position) -> Result<()> {
-        let torn = |it: &(Position, Piece)| it.0 >= until && !matches!(it.1, Piece::Sound(_));
+        let torn = |it: &(Position, Piece<'_>)| it.0 >= until && !matches!(it.1, Piece::Sound(_));
         let at = self.held.iter().position(torn).unwrap_or(self.held.len());
         let rest = self.held.split_off(at);
         for (place, piece) in std::mem::replace(&mut self.held, rest) {
@@ -201,7 +200,7 @@ impl Reading<'_> {
     }
 
     /// Takes a piece that was durable.
-    fn take_piece(&mut self, place: Position, piece: Piece) -> Result<()> {
+    fn take_piece(&mut self, place: Position, piece: Piece<'v>) -> Result<()> {
         let at = piece.offset();
         if !matches!(piece, Piece::Sound(_)) {
             if self.volume.is_log() {
@@ -209,29 +208,19 @@ impl Reading<'_> {
             }
             self.damaged.insert(self.volume.space.page_of(at));
         }
-        match piece {
-            Piece::Sound(_) => {
-                self.group.push((place, at));
-                let header = self.volume.view(self.guard, at)?.header;
-                if !header.batched || mutant!("mvcc.list.half_groups") {
-                    self.end_group()?;
-                }
-            }
+        let is_batched = match &piece {
+            Piece::Sound(view) => view.header.batched && !mutant!("mvcc.list.half_groups"),
             Piece::Hurt(_, hurt) if matches!(hurt.header.kind, Kind::Put | Kind::Delete) => {
-                let is_last = !hurt.header.batched;
-                self.hurt.insert(at, hurt);
-                self.group.push((place, at));
-                if is_last {
-                    self.end_group()?;
-                }
+                hurt.header.batched
             }
-            Piece::Hurt(..) => self.lose(place)?,
+            Piece::Hurt(..) => return self.lose(place),
             Piece::Lost(_, to) => {
-                self.lose(Position { within: place.within + (to - at) as u32, ..place })?;
+                return self.lose(Position { within: place.within + (to - at) as u32, ..place });
             }
-            Piece::Mark(_) => {}
-        }
-        Ok(())
+            Piece::Mark(_) => return Ok(()),
+        };
+        self.group.push((place, piece));
+        if is_batched { Ok(()) } else { self.end_group() }
     }
 
     /// Notes that records of unknown keys were lost before this place.
@@ -252,17 +241,22 @@ impl Reading<'_> {
     /// Ends a group: all its records were found, and count.
     fn end_group(&mut self) -> Result<()> {
         let mut group = std::mem::take(&mut self.group);
-        let ended = group.drain(..).try_for_each(|(place, offset)| self.take_record(place, offset));
+        let ended = group.drain(..).try_for_each(|(place, piece)| self.take_record(place, piece));
         self.group = group;
         ended
     }
 
-    fn take_record(&mut self, place: Position, offset: u64) -> Result<()> {
-        if let Some(Hurt { header, key }) = self.hurt.get(&offset) {
-            self.candidates.push(Candidate::of_header(Key::new(key), header, offset, 0));
-            return Ok(());
-        }
-        let view = self.volume.view(self.guard, offset)?;
+    fn take_record(&mut self, place: Position, piece: Piece<'v>) -> Result<()> {
+        let view = match piece {
+            Piece::Sound(view) => view,
+            Piece::Hurt(at, hurt) => {
+                let key = Key::new(&hurt.key);
+                self.candidates.push(Candidate::of_header(key, &hurt.header, at, 0));
+                self.hurt.insert(at, hurt);
+                return Ok(());
+            }
+            Piece::Lost(..) | Piece::Mark(_) => return Ok(()),
+        };
         if let Some(found) = &mut self.found {
             found.take(place, &view);
             return Ok(());

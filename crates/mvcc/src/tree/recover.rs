@@ -30,7 +30,7 @@ use crate::volume::stream::{Position, Stream};
 use crate::volume::table::Life;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::{Recovery, mutant, processors};
+use coreplane_pmem::{mutant, processors};
 use coreplane_record::{View, sync_failed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -141,7 +141,6 @@ pub(super) struct Chosen {
 #[derive(Clone, Copy)]
 struct Reader<'v> {
     volume: &'v Volume,
-    recovery: &'v Recovery,
     guard: &'v Guard,
 }
 
@@ -153,7 +152,7 @@ struct Reading<'v> {
     /// Older pages are needed; older pages exist.
     is_short: bool,
     has_older: bool,
-    found: BTreeMap<usize, Found>,
+    found: BTreeMap<usize, Found<'v>>,
 }
 
 /// Opens the tree that a pool holds. Of a log all pages are examined, since pending records can be anywhere;
@@ -169,7 +168,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
             let _is_new = recovery.adopt(page, volume.space.page_size());
         }
         let guard = recovery.pin();
-        let reader = Reader { volume, recovery: &recovery, guard: &guard };
+        let reader = Reader { volume, guard: &guard };
         match reader.choose(&contents, opening)? {
             Choice::Made(left) => {
                 let commit = left.chosen.map(|it| it.offset);
@@ -221,11 +220,11 @@ fn damaged(offset: u64) -> Error {
     Error::Corrupt { offset, what }
 }
 
-impl Reading<'_> {
-    fn found(&mut self, index: usize) -> &Found {
+impl<'v> Reading<'v> {
+    fn found(&mut self, index: usize) -> &Found<'v> {
         let (birth, page) = self.pages[index];
-        let Reader { volume, recovery, .. } = self.reader;
-        let look = || volume.look_at_page(recovery, page, birth);
+        let Reader { volume, guard } = self.reader;
+        let look = || volume.look_at_page(guard, page, birth);
         self.found.entry(index).or_insert_with(look)
     }
 
@@ -235,8 +234,8 @@ impl Reading<'_> {
         let mut proven: Option<(Position, u64)> = None;
         let mut chosen = None;
         for index in (0..self.pages.len()).rev() {
-            for offset in self.records_of(index).into_iter().rev() {
-                let view = self.reader.volume.view(self.reader.guard, offset)?;
+            for view in self.records_of(index).into_iter().rev() {
+                let offset = view.offset;
                 let Some(commit) = Commit::of(&view) else { continue };
                 let (proven, _) = *proven.get_or_insert((commit.proven, offset));
                 let end = self.end_of(index, &view);
@@ -286,10 +285,10 @@ impl Reading<'_> {
     }
 
     /// The sound records of a page; of a log, those before the first damage.
-    fn records_of(&mut self, index: usize) -> Vec<u64> {
+    fn records_of(&mut self, index: usize) -> Vec<View<'v>> {
         let is_log = self.reader.volume.is_log();
         let found = self.found(index);
-        let behind: &[u64] = if is_log { &[] } else { &found.behind };
+        let behind: &[View<'_>] = if is_log { &[] } else { &found.behind };
         [&found.records, behind].concat()
     }
 
@@ -328,10 +327,10 @@ impl Reading<'_> {
     }
 
     /// The contents of a page from a record, or its end mark, on.
-    fn found_from(&self, index: usize, within: u32) -> Found {
+    fn found_from(&self, index: usize, within: u32) -> Found<'v> {
         let (birth, page) = self.pages[index];
-        let Reader { volume, recovery, .. } = self.reader;
-        volume.look_from(recovery, page, birth, within)
+        let Reader { volume, guard } = self.reader;
+        volume.look_from(guard, page, birth, within)
     }
 
     /// Checks that no record behind the commit that counts proves that there was more.
@@ -341,17 +340,15 @@ impl Reading<'_> {
         let mut is_next = true;
         for index in first..self.pages.len() {
             let start = self.reader.volume.space.start_of(self.pages[index].1);
-            let Reader { volume, guard, .. } = self.reader;
             let is_ended = self.is_ended(index, opening);
             let of_first = match chosen {
                 Some(chosen) if index == first => Some(self.found_from(first, chosen.end.within)),
                 _ => None,
             };
             let found = of_first.as_ref().unwrap_or_else(|| self.found(index));
-            for offset in &found.records {
-                let follows = volume.view(guard, *offset)?.header.follows;
-                if follows && !is_next || is_ended {
-                    return Err(damaged(*offset));
+            for view in &found.records {
+                if view.header.follows && !is_next || is_ended {
+                    return Err(damaged(view.offset));
                 }
                 is_next = false;
             }
