@@ -65,6 +65,7 @@
 mod catalogue;
 mod codec;
 mod error;
+mod flip;
 mod head;
 pub mod influxql;
 pub mod line;

@@ -20,6 +20,7 @@
 //! opened: without a part of these lists, live pages would be taken for free ones.
 
 use crate::error::{Error, Result};
+use crate::flip::{corrected, may_be_vital};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, PageWriter, Pool, Space};
 use coreplane_pmem::{mutant, spin};
@@ -93,7 +94,7 @@ impl Use {
     }
 
     /// None if the page is free.
-    fn of_word(page: u32, word: u64) -> std::result::Result<Option<Self>, Unsound> {
+    pub(crate) fn of_word(page: u32, word: u64) -> std::result::Result<Option<Self>, Unsound> {
         if word == 0 {
             return Ok(None);
         }
@@ -124,31 +125,7 @@ pub(crate) const FOR_SEALING: usize = FOR_DROPS + 4;
 
 /// A word whose seal or role is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Unsound;
-
-/// The use that a damaged word may have stated. None if no page has that use: pages of logs have numbers below
-/// `numbers`.
-fn possible(page: u32, word: u64, numbers: u64) -> Option<Option<Use>> {
-    let found = Use::of_word(page, word).ok()?;
-    let is_possible = |it: Use| it.role == Role::Segment || it.number < numbers;
-    (found.is_none_or(is_possible) || mutant!("tsdb.page.impossible")).then_some(found)
-}
-
-/// The use that a word states after one flipped bit is corrected; none unless exactly one is possible.
-fn corrected(page: u32, word: u64, numbers: u64) -> Option<Option<Use>> {
-    let mut all = (0..64).filter_map(|bit| possible(page, word ^ 1 << bit, numbers));
-    let found = all.next()?;
-    all.next().is_none().then_some(found)
-}
-
-/// True if a word that cannot be corrected may be that of a page of names or of the list of segments. A word that two
-/// flipped bits lead to another use is that one's; with more damage it may be anything.
-fn may_be_vital(page: u32, word: u64, numbers: u64) -> bool {
-    let pairs = (0..64).flat_map(|one| (0..64).map(move |other| 1 << one | 1 << other));
-    let mut found = pairs.filter_map(|bits: u64| possible(page, word ^ bits, numbers)).peekable();
-    let is_vital = |it: Use| matches!(it.role, Role::Manifest | Role::Catalogue);
-    found.peek().is_none() || found.flatten().any(is_vital)
-}
+pub(crate) struct Unsound;
 
 /// A pool of a queue set.
 #[derive(Debug)]
@@ -246,8 +223,7 @@ impl Pages {
         let (mut used, mut free) = (Vec::new(), Vec::new());
         for page in (first..self.pages()).rev() {
             let word = self.word(page);
-            let corrected = |_| corrected(page, word, self.first_number);
-            let found = Use::of_word(page, word).map_or_else(corrected, Some);
+            let found = Use::of_word(page, word).ok().or_else(|| self.mend(page, word));
             match found {
                 Some(Some(found)) => used.push((page, found)),
                 Some(None) => free.push(page),
@@ -261,6 +237,16 @@ impl Pages {
         }
         (*self.free.get_mut(), *self.known.get_mut()) = (free, self.pages());
         used
+    }
+
+    /// Corrects a word with one flipped bit, also in the pool, so that a second one can be corrected, too; returns the
+    /// use of its page. Durable with the fence at the end of the open.
+    fn mend(&self, page: u32, word: u64) -> Option<Option<Use>> {
+        let found = corrected(page, word, self.first_number)?;
+        if !mutant!("tsdb.page.mend") {
+            self.set_word(page, found.map_or(0, |it| it.to_word(page)));
+        }
+        Some(found)
     }
 
     /// Pages that can be used.

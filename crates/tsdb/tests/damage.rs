@@ -126,6 +126,31 @@ fn a_flipped_bit_is_set_right_or_said() {
     assert!(said > 100, "{said}");
 }
 
+/// One bit of a word flips, and long after it another.
+#[test]
+fn a_corrected_word_is_corrected_in_the_pool() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    {
+        let store = Store::open(&path, &options()).expect("a store");
+        store.create_database("db").expect("a database");
+        for at in 0..70 {
+            store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
+        }
+    }
+    for pool in ["q0", "q1"].map(|it| path.join(it)) {
+        for byte in [0, 2] {
+            let mut bytes = std::fs::read(&pool).expect("a pool");
+            let words = (4096..4096 + 8 * 256).step_by(8);
+            let used: Vec<usize> = words.filter(|at| bytes[*at..][..8] != [0; 8]).collect();
+            assert!(used.len() > 3, "{used:?}");
+            used.into_iter().for_each(|at| bytes[at + byte] ^= 8);
+            std::fs::write(&pool, &bytes).expect("a pool");
+            assert_eq!(look(&path), Look::Whole, "byte {byte} of {}", pool.display());
+        }
+    }
+}
+
 #[test]
 fn a_page_of_which_nobody_knows_what_it_is_is_said() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -71,6 +71,11 @@ impl<'p> SegmentWriter<'p> {
         self.number
     }
 
+    /// Chunks that will be written, at most: their entries are in memory until the end.
+    pub(crate) fn expect(&mut self, entries: usize) {
+        self.entries.reserve_exact(entries);
+    }
+
     /// Appends bytes in one piece; returns the page of the segment, and bytes within it.
     fn put(&mut self, bytes: &[u8]) -> Result<(u32, u32)> {
         let has_room = |it: &PageWriter| it.remaining() as usize >= bytes.len().next_multiple_of(8);

@@ -13,7 +13,9 @@ use crate::manifest::Edit;
 use crate::merge::merged;
 use crate::rows::ShardId;
 use crate::segment::window::{DENSE, windows};
-use crate::segment::{Entry, Fresh, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter, overlapping};
+use crate::segment::{
+    Entry, Fresh, Info, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter, overlapping,
+};
 use crate::summary::Buckets;
 use crate::value::Block;
 use coreplane_pmem::{mutant, spin};
@@ -30,6 +32,9 @@ const COLD_SHARE: u64 = 4;
 /// the points of the first. Segments of one size make no such run: at most three of each tier are left of them, of ten
 /// tiers up to a thousand million points.
 const LONG: usize = 8 * FAN_IN;
+
+/// Segments with more chunks in all are not merged: a merge has the entries of all chunks in memory, 0.4 GiB of these.
+const ENTRIES_MAX: u64 = 4 << 20;
 
 /// The size class of a segment: the logarithm of its points.
 fn tier(points: u64) -> u32 {
@@ -76,6 +81,11 @@ fn choose(points: &[u64], extent: Extent, fits: impl Fn(Range<usize>) -> bool) -
     0..0
 }
 
+/// True if segments with so many pages and chunks may become one where so many pages are free.
+fn fits(pages: u64, entries: u64, room: u64) -> bool {
+    pages <= room && entries <= ENTRIES_MAX
+}
+
 /// True if a chunk that overlaps no other is kept as it is: it is long, or has all points of its window of time.
 fn is_whole(entry: &Entry, next: Option<&Entry>) -> bool {
     let count = entry.count as usize;
@@ -88,13 +98,15 @@ fn is_whole(entry: &Entry, next: Option<&Entry>) -> bool {
     count > POINTS_MAX * 3 / 4 || (count >= DENSE && windows.is_some_and(is_all))
 }
 
-/// The number of points at the beginning of a block that form complete chunks, whatever points come behind.
+/// The number of points at the beginning of a block that form complete chunks, whatever points come behind. The chunks
+/// of a window with very many points are complete before the window is.
 fn whole_len(block: &Block) -> usize {
     let (Some(first), Some(last)) = (block.times.first(), block.times.last()) else { return 0 };
     match windows(block.len(), *first, *last) {
         Some(windows) => {
             let window = windows.start(*last);
-            block.times.partition_point(|time| *time < window)
+            let before = block.times.partition_point(|time| *time < window);
+            block.len() - (block.len() - before) % POINTS_MAX
         }
         None => block.len() - block.len() % POINTS_MAX,
     }
@@ -151,8 +163,9 @@ impl Set {
             let points: Vec<u64> = segments.iter().map(|it| it.info.points).collect();
             let room = u64::from(PAGES_MAX).min(self.pages.free_for_segments());
             let chosen = choose(&points, extent(*shard), |range| {
-                let pages = segments.get(range).unwrap_or_default().iter();
-                pages.map(|it| u64::from(it.info.pages)).sum::<u64>() <= room
+                let infos = segments.get(range).unwrap_or_default().iter().map(|it| it.info);
+                let sum = |of: fn(Info) -> u32| infos.clone().map(|it| u64::from(of(it))).sum();
+                fits(sum(|it| it.pages), sum(|it| it.entries), room)
             });
             let chosen = segments.get(chosen).unwrap_or_default();
             if !chosen.is_empty() {
@@ -211,6 +224,7 @@ impl Set {
     ) -> Result<Merged> {
         let drops = self.series_drops();
         let mut writer = self.begin_segment(shard)?;
+        writer.expect(old.iter().map(|it| it.info.entries as usize).sum());
         let age = match mutant!("tsdb.merge.age") {
             true => u64::MAX,
             false => old.last().map_or(0, |it| it.info.age),
@@ -311,6 +325,7 @@ impl Set {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::Column;
 
     /// Adds segments of 1,024 points, with a merge behind each; returns the number of points that were rewritten.
     fn rewritten(segments: &mut Vec<u64>, count: usize, extent: Extent) -> u64 {
@@ -343,6 +358,26 @@ mod tests {
         let mixed = [1024, 4096, 4096, 1024, 4096, 4096, 1024];
         assert_eq!(choose(&mixed, Extent::Tier, |_| true), 1..7);
         assert_eq!(choose(&mixed, Extent::All, |range| range.len() < 7), 1..7);
+    }
+
+    #[test]
+    fn the_entries_of_a_merge_have_a_limit() {
+        assert_eq!(ENTRIES_MAX * size_of::<Entry>() as u64, 416 << 20, "as the text says");
+        assert!(fits(7, ENTRIES_MAX, 7) && !fits(8, 1, 7) && !fits(1, ENTRIES_MAX + 1, 7));
+    }
+
+    /// A year of seconds that were taken for nanoseconds lies within 32 ms.
+    #[test]
+    fn a_window_with_very_many_points_is_not_gathered_whole() {
+        let block = |from: i64, count: i64| Block {
+            times: (from..from + count).collect(),
+            values: Column::Integer((0..count).collect()),
+        };
+        assert_eq!(whole_len(&block(0, 10_000)), 4 * POINTS_MAX);
+        assert_eq!(whole_len(&block(0, 2_000)), 0, "more may come");
+        let minute = 60_000_000_000;
+        assert_eq!(whole_len(&block(minute - 1000, 1500)), 1000);
+        assert_eq!(whole_len(&block(minute - 1000, 6000)), 1000 + 2 * POINTS_MAX);
     }
 
     /// Sizes whose tiers alternate: there are never four of one beside each other.

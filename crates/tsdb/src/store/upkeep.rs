@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The interval at which expired shards are looked for.
 const ROUND: Duration = Duration::from_secs(10);
+/// Cold shards are merged in a round that has nothing else to do, and after this time in any.
+const COLD_ROUND: Duration = Duration::from_secs(60);
 /// Writers wait once a head has this many times the bytes at which it is sealed.
 const CROWD: u64 = 4;
 /// A shard whose time ended this long ago, in nanoseconds, is cold: its segments become one.
@@ -168,13 +170,12 @@ impl Shared {
         self.bell.changed.notify_all();
     }
 
-    /// Does everything that is due; also merges cold shards, if there was nothing else to do. A failure holds up
-    /// nothing else.
-    fn round(&self, is_idle: bool) -> Result<()> {
+    /// Does everything that is due; also merges cold shards, if asked to. A failure holds up nothing else.
+    fn round(&self, is_cold: bool) -> Result<()> {
         if self.bell.is_to_panic.load(Ordering::Relaxed) {
             resume_unwind(Box::new("as a test has asked for it"));
         }
-        let cold = if is_idle { self.now().saturating_sub(COLD_NS) } else { i64::MIN };
+        let cold = if is_cold { self.now().saturating_sub(COLD_NS) } else { i64::MIN };
         let expired = self.expire();
         self.tidy_all(self.options.head_bytes, cold).and(expired)
     }
@@ -227,6 +228,7 @@ impl Shared {
     }
 
     fn serve(&self) {
+        let mut merged_cold = Instant::now();
         loop {
             let mut is_idle = false;
             {
@@ -241,7 +243,13 @@ impl Shared {
                 }
                 state.is_due = false;
             }
-            if let Err(error) = self.round(is_idle) {
+            // While points come without an end, no wait times out.
+            let is_cold = is_idle || merged_cold.elapsed() >= COLD_ROUND;
+            let done = self.round(is_cold);
+            if is_cold {
+                merged_cold = Instant::now();
+            }
+            if let Err(error) = done {
                 // It is tried again; writers meet the same error.
                 *spin::lock(&self.bell.trouble) = Some(error.to_string());
             } else {

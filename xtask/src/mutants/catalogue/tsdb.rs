@@ -78,6 +78,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a list of segments is taken for one that cannot be",
         PAGES,
     ),
+    Mutant::new("tsdb.page.mend", "a corrected word stays damaged in the pool", DAMAGE),
     Mutant::new("tsdb.page.vital", "a list of segments without a page is a whole one", DAMAGE),
     Mutant::new(
         "tsdb.open.blank",
