@@ -18,6 +18,11 @@
 //! which they end, or it would say so ([`Received::All`]). So it has nothing behind that entry that a majority counts
 //! on. A node with damaged entries may have had more, and so may a node that is sent another, older snapshot before
 //! it had the whole of this one: the end of the log stays noted ([`promise`](super::promise)).
+//!
+//! The follower takes no snapshot that ends before the state that it has given up. If its leader is gone, a candidate
+//! with all entries may have applied less. So the follower's answer to each candidate states the entry up to which it
+//! had applied: that entry is committed, and the candidate applies it, too. A node that was named leader has asked
+//! for no pre-vote and may lack this: then its snapshots are refused until it has applied more, or another election.
 
 use super::{Node, Role, State, consensus};
 use crate::codec::{Body, Page, Receipt, Received, Record};
@@ -314,7 +319,7 @@ impl Node {
                 }
                 let _refused = raw.step(heartbeat).is_err();
                 self.draw_timeout();
-                // The term is durable before anything depends on it.
+                // A leader sends pages to a node that has answered it in this term, so the term is durable already.
                 self.turn()?;
                 Ok(self.role() != Role::Leader)
             }
@@ -435,9 +440,11 @@ impl Node {
     fn vote_without_log(&mut self, message: &RaftMessage) -> Result<()> {
         let is_led = self.silent_ticks < self.settings.election_ticks;
         let is_transfer = !message.context.is_empty();
-        let (last, term, vote) = {
+        let (last, term, vote, applied) = {
             let view = self.view.0.lock();
-            (view.notes().last, view.control().term, view.control().vote)
+            let control = view.control();
+            let applied = (control.applied, view.applied_term());
+            (view.notes().last, control.term, control.vote, applied)
         };
         let is_pre = message.get_msg_type() == MessageType::MsgRequestPreVote;
         // A candidate of an older term learns the newer one from the answer to its pre-vote; otherwise it would never
@@ -463,6 +470,9 @@ impl Node {
         (answer.from, answer.to, answer.reject) = (self.settings.id, message.from, !grants);
         // A refused pre-vote states the newest term; any other answer, the term of the request.
         answer.term = if is_pre && !grants { term } else { message.term };
+        if !mutant!("replica.install.untold") {
+            (answer.commit, answer.commit_term) = applied;
+        }
         self.send(message.from, Body::Raft(answer));
         Ok(())
     }

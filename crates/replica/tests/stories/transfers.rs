@@ -8,6 +8,9 @@ use coreplane_replica::Role;
 /// The offset of its kind in an envelope, and the kind of a page.
 pub(crate) const KIND: usize = 5;
 pub(crate) const PAGE: u8 = 2;
+/// The offset of the kind of a message of consensus, and the kind of one with entries.
+const KIND_OF_RAFT: usize = 54;
+const APPEND: u8 = 3;
 
 /// A node has some pages of a snapshot, and is cut off until its leader gives up the transfer. The next transfer is of
 /// the same state: it goes on, although the leader has not sent the wanted page before.
@@ -224,5 +227,57 @@ fn pending_entries_are_held_for_a_node_that_is_filled() {
         table.run(60);
         assert_eq!(table.node(3).installed(), 1, "of {kind:?}: the first snapshot was in vain");
         assert_eq!(table.value(3).as_deref(), Some(&[7; 200][..]), "of {kind:?}");
+    }
+}
+
+/// A node is cut off from its leader while it installs a snapshot, and has applied an entry that the third one has not
+/// heard to be committed. The third one, which has all entries, learns that with the vote: otherwise it could send only
+/// a snapshot that is older than the state that was given up, and the two would make no progress.
+#[test]
+fn a_node_that_installs_says_up_to_where_it_had_applied() {
+    for (kind, restarts) in MapKind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+    {
+        let mut table = Table::with(kind, (3, 3), Model::X86, |it| {
+            (it.ring_bytes, it.page_bytes) = (1, 1);
+        });
+        table.lead(1);
+        table.fill_keys(1, 10);
+        let first = table.node(1).status().newest + 1;
+        (0..3).for_each(|_| _ = table.put(1, &[7; 200]));
+        // 3 gets the first of three entries, and 2 gets all; the answers of 2 wait.
+        let mut is_later = false;
+        table.letters.retain(|(_, to, _)| *to == 2 || !std::mem::replace(&mut is_later, true));
+        (0..4).for_each(|_| assert!(table.deliver()));
+        let of_2: Vec<_> = table.letters.extract_if(.., |(from, _, _)| *from == 2).collect();
+        table.part(&[2], &[1]);
+        // 3 hears from a heartbeat that the first is committed.
+        while table.node(3).status().applied < first {
+            table.letters.retain(|(_, to, bytes)| *to != 3 || bytes[KIND_OF_RAFT] != APPEND);
+            if !table.deliver() {
+                table.tick(1);
+            }
+        }
+        table.letters = of_2;
+        table.cut.remove(&(2, 1));
+        while table.node(3).status().role != Role::Installing {
+            if !table.deliver() {
+                [1, 3].into_iter().for_each(|id| table.tick(id));
+            }
+        }
+        let applied = |table: &mut Table| [2, 3].map(|id| table.node(id).status().applied);
+        assert_eq!(applied(&mut table), [first - 1, first], "of {kind:?}");
+        table.seat(1).cut();
+        if restarts {
+            let copy = table.seat(3).copy();
+            table.seat(3).put_back(copy);
+        }
+        table.letters.clear();
+        table.cut.clear();
+        table.run(100);
+        assert_eq!(table.leader(), Some(2), "of {kind:?}");
+        let number = table.put(2, b"after");
+        table.run(100);
+        assert!(table.seats[&2].settled.contains(&number), "of {kind:?}: no progress");
+        assert_eq!(table.value(3).as_deref(), Some(&b"after"[..]), "of {kind:?}");
     }
 }
