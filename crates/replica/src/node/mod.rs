@@ -254,12 +254,13 @@ impl Node {
             node.view().tick();
             node.shortage.asked_at = None;
             node.tick_identity();
-            let (waits, has_stalled) = (node.is_waiting(), node.tick_writes()?);
+            node.tick_writes()?;
+            let (waits, may_stand) = (node.is_waiting(), node.may_stand());
             if let State::Running(raw) = &mut node.state
                 && !waits
             {
-                if has_stalled || promise::lacks(raw, &node.view) {
-                    // It follows, and must not stand for election. It still has to notice that it hears no leader.
+                if !may_stand && raw.raft.state != StateRole::Leader {
+                    // It still has to notice that it hears no leader.
                     raw.raft.election_elapsed += 1;
                     if raw.raft.pass_election_timeout() {
                         raw.raft.leader_id = raft::INVALID_ID;
@@ -429,7 +430,7 @@ impl Node {
         let newest = raw.raft.raft_log.last_index();
         let is_admitted = admission::is_possible(raw, newest, &self.view.0.lock(), &message);
         let is_named = message.get_msg_type() == MessageType::MsgTimeoutNow;
-        if is_admitted && !(is_named && promise::lacks(raw, &self.view)) {
+        if is_admitted && (!is_named || self.may_stand()) {
             promise::refuse_less(&self.view.0.lock(), &mut message);
             self.step_append(message)?;
             self.draw_timeout();

@@ -15,18 +15,25 @@
 //! The note is not removed when the log has come so far. It is above the log again only while a leader of a later
 //! term shortens the log. It may then cost an election that plain Raft would hold, but never a write.
 
-use crate::log_view::{LogView, SharedView};
+use super::{Node, State};
+use crate::log_view::LogView;
 use coreplane_pmem::mutant;
-use raft::RawNode;
 use raft::eraftpb::{Message, MessageType};
 
-/// True if the log ends before the last entry that this node has acknowledged.
-pub(super) fn lacks(raw: &RawNode<SharedView>, view: &SharedView) -> bool {
-    let last = view.0.lock().notes().last;
-    // Most nodes have never lost anything.
-    last > (0, 0)
-        && (raw.raft.raft_log.last_term(), raw.raft.raft_log.last_index()) < last
-        && !mutant!("replica.promise.election")
+impl Node {
+    /// False if this node must not stand for election: its log ends before the last entry that it has acknowledged,
+    /// or its writes are not durable yet. Requests for votes would wait for these anyway. The only voter makes no
+    /// request: it would lead at once.
+    pub(super) fn may_stand(&self) -> bool {
+        let State::Running(raw) = &self.state else { return false };
+        let log = &raw.raft.raft_log;
+        let last = self.view().notes().last;
+        // Most nodes have never lost anything.
+        let has_all = last == (0, 0)
+            || (log.last_term(), log.last_index()) >= last
+            || mutant!("replica.promise.election");
+        has_all && (self.unpersisted.is_empty() || mutant!("replica.stand.unwritten"))
+    }
 }
 
 /// Makes consensus refuse a vote request whose candidate lacks entries that this node has acknowledged.

@@ -24,27 +24,25 @@ use raft::eraftpb::{EntryType, Message as RaftMessage, MessageType};
 const PATIENCE: usize = 20;
 
 impl Node {
-    /// A tick has passed. True if the medium has stalled, and the other voters can elect a leader without this node:
-    /// then it leads no more, and should not stand for election.
-    pub(super) fn tick_writes(&mut self) -> Result<bool> {
+    /// A tick has passed. A leader whose medium has stalled leads no more, if the other voters can elect a leader
+    /// without this node.
+    pub(super) fn tick_writes(&mut self) -> Result<()> {
         self.say_persisted()?;
         let patience = PATIENCE * self.settings.election_ticks;
-        let Some(first) = self.unpersisted.front_mut() else { return Ok(false) };
+        let Some(first) = self.unpersisted.front_mut() else { return Ok(()) };
         first.ticks += 1;
         let has_stalled = first.ticks > patience && !mutant!("replica.stall.leads");
-        let State::Running(raw) = &mut self.state else { return Ok(false) };
-        let (own, progress) = (raw.raft.id, raw.raft.prs());
-        // Of the others a leader knows who is there.
-        let leads = raw.raft.state == StateRole::Leader;
-        let others = progress.iter().filter(|(id, it)| **id != own && (it.recent_active || !leads));
-        if !has_stalled || !progress.has_quorum(&others.map(|(id, _)| *id).collect()) {
-            return Ok(false);
+        let State::Running(raw) = &mut self.state else { return Ok(()) };
+        if !has_stalled || raw.raft.state != StateRole::Leader {
+            return Ok(());
         }
-        if raw.raft.state == StateRole::Leader {
+        let (own, progress) = (raw.raft.id, raw.raft.prs());
+        let others = progress.iter().filter(|(id, it)| **id != own && it.recent_active);
+        if progress.has_quorum(&others.map(|(id, _)| *id).collect()) {
             let term = raw.raft.term;
             raw.raft.become_follower(term, raft::INVALID_ID);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// One turn: writes what consensus wants written, with one commit, and sends the messages that may be sent.

@@ -1,9 +1,9 @@
-//! A medium whose sync does not return.
+//! A medium whose sync takes long, or does not return.
 
 use crate::table::Table;
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::media::sim::Model;
-use coreplane_replica::{Envelope, Role};
+use coreplane_replica::{Envelope, MemberChange, Role};
 
 /// Ticks in which a leader with a medium that has stalled gives the leadership up, and another node is elected.
 const LONG: usize = 400;
@@ -100,4 +100,52 @@ fn a_node_whose_medium_has_failed_answers_no_parts() {
     let _output = table.node(follower).take_output();
     assert!(failed && table.node(follower).persisted().is_err());
     assert_eq!(hear(&mut table), 0);
+}
+
+/// The other one was removed. The node that remains has applied that, and its last entries are not durable yet.
+#[test]
+fn the_only_voter_is_not_elected_before_its_entries_are_durable() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (2, 2), Model::File, |_| {});
+        run(&mut table, 60, &[1, 2]);
+        if table.leader() != Some(1) {
+            table.node(2).transfer_leadership(1);
+            table.flush(2);
+            run(&mut table, 20, &[1, 2]);
+        }
+        [1, 2].into_iter().for_each(|id| table.seat(id).sim.stall_syncs());
+        // 1 proposes the removal, and does not hear that 2 has the entry.
+        table.change(1, &[MemberChange::Remove(2)]);
+        table.deliver_of(1);
+        while table.node(1).status().role == Role::Leader {
+            table.tick(1);
+            [1, 2].into_iter().for_each(|id| sync(&mut table, id));
+            table.letters.clear();
+        }
+        while table.node(2).status().role != Role::Leader {
+            if !table.deliver() {
+                table.tick(2);
+            }
+            if table.node(2).status().role != Role::Leader {
+                [1, 2].into_iter().for_each(|id| sync(&mut table, id));
+            }
+        }
+        // 2 leads until it has applied the removal; it has sent one more entry by then.
+        table.put(2, b"of the other");
+        sync(&mut table, 2);
+        let newest = table.node(2).status().newest;
+        while table.node(1).status().members.voters != [1] {
+            assert!(table.deliver());
+            if table.node(1).status().newest < newest {
+                sync(&mut table, 1);
+            }
+        }
+        assert_eq!(table.node(1).status().newest, newest, "of {kind:?}");
+        (0..60).for_each(|_| table.tick(1));
+        assert_ne!(table.node(1).status().role, Role::Leader, "of {kind:?}");
+        run(&mut table, 60, &[1]);
+        let number = table.put(1, b"after");
+        run(&mut table, 5, &[1]);
+        assert!(table.seats[&1].settled.contains(&number), "of {kind:?}");
+    }
 }

@@ -67,6 +67,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.install.forgotten", "a node that installs votes for less", STORIES),
     Mutant::new("replica.install.untold", "a node that installs hides what is committed", STORIES),
     Mutant::new(
+        "replica.stand.unwritten",
+        "a node leads before its own entries are durable",
+        STORIES,
+    ),
+    Mutant::new(
         "replica.promise.dropped",
         "an older snapshot makes a node forget what it has acknowledged",
         STORIES,
