@@ -36,6 +36,13 @@ const LAG_MAX: u64 = 64;
 /// The most nodes that are greeted because others have named them as the leader.
 const TOLD_OF_MAX: usize = 16;
 
+/// The identity of a pool that is given up in this life: another one each time, and never 0.
+fn draw_identity(life: u64, before: u64) -> u64 {
+    let mut drawn = (0..3).map(|it| mix(life ^ before ^ it));
+    // Different numbers are mixed to different ones.
+    drawn.find(|it| *it != 0 && *it != before).unwrap_or(life)
+}
+
 impl Node {
     /// True if the message is from the node that it names; notes a new start.
     pub(super) fn is_heard(&mut self, envelope: &Envelope) -> Result<bool> {
@@ -254,13 +261,13 @@ impl Node {
     /// Gives up the node's contents: it counts for nothing until it is filled. A node that belonged to the cluster
     /// gets another identity.
     fn become_blank(&mut self, keeps_identity: bool) -> Result<()> {
-        let drawn = self.life;
+        let life = self.life;
         {
             let mut view = self.view();
             view.change_notes(|notes| {
                 notes.is_blank = true;
                 if !keeps_identity {
-                    notes.identity = drawn;
+                    notes.identity = draw_identity(life, notes.identity);
                 }
             })?;
             if !mutant!("replica.blank.early") {

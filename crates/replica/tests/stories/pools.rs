@@ -436,3 +436,37 @@ fn a_node_whose_map_takes_other_keys_takes_no_part() {
     table.run(5);
     assert_eq!(table.value(2).as_deref(), Some(&b"value"[..]));
 }
+
+/// A process gives its pool up twice. What was said of the pool in between is not true of the one after.
+#[test]
+fn a_pool_that_is_given_up_again_gets_another_identity() {
+    let identity = |table: &mut Table| {
+        while !table.letters.iter().any(|it| it.0 == 3) {
+            if !table.deliver() {
+                (1..=3).for_each(|id| table.tick(id));
+            }
+        }
+        let (_, _, bytes) = table.letters.iter().find(|it| it.0 == 3).unwrap();
+        u64::from_le_bytes(bytes[14..22].try_into().unwrap())
+    };
+    let mut table = Table::new(MapKind::List, (3, 3));
+    table.lead(1);
+    let copy = table.seat(3).copy();
+    table.seat(3).cut();
+    table.seat(3).start();
+    table.run(20);
+    table.seat(3).put_back(copy);
+    table.run(200);
+    assert_eq!(table.node(3).installed(), 1);
+    let first = identity(&mut table);
+    // Another pool takes its place while it is cut off, until it is back.
+    let settings = Settings { identity: 777, life: 50, ..table.seat(3).settings.clone() };
+    let other = Seat::new(MapKind::List, settings, Model::X86, LEN);
+    let seat = table.seats.insert(3, other).unwrap();
+    table.run(200);
+    assert_eq!(table.node(1).status().members.voters, [1, 2, 3]);
+    table.seats.insert(3, seat);
+    table.run(200);
+    assert_eq!(table.node(3).installed(), 2);
+    assert_ne!(identity(&mut table), first);
+}
