@@ -80,7 +80,7 @@ pub(crate) struct Hello {
 }
 
 /// A part of a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) term: u64,
     /// The last applied entry in it.

@@ -132,17 +132,8 @@ impl Node {
             // Entries were applied since consensus has asked for a snapshot: it goes on behind them.
             progress.pending_snapshot = end;
         }
-        let page = Page {
-            term,
-            index: 0,
-            number: 0,
-            is_last: false,
-            bytes: 0,
-            header: Bytes::new(),
-            members: Bytes::new(),
-            records: Vec::new(),
-        };
         let (starts, bytes) = (vec![Vec::new()], self.view().map.stats().live_bytes);
+        let page = Page::default();
         let transfer = Transfer { snapshot, term, bytes, page, starts, ticks: 0, silent_ticks: 0 };
         self.transfers.insert(to, transfer);
         self.begin_hold(to, end)?;
@@ -166,8 +157,8 @@ impl Node {
     }
 
     pub(super) fn tick_transfers(&mut self) -> Result<()> {
-        let (election, mut again, mut over) =
-            (self.settings.election_ticks, Vec::new(), Vec::new());
+        let election = self.settings.election_ticks;
+        let (mut again, mut over) = (Vec::new(), Vec::new());
         self.unfit.retain(|_, ticks| {
             *ticks = ticks.saturating_sub(1);
             *ticks > 0
@@ -178,20 +169,15 @@ impl Node {
             if transfer.silent_ticks > election * PATIENCE {
                 over.push(*to);
             } else if transfer.ticks >= election {
-                again.push((*to, transfer.page.number));
+                transfer.ticks = 0;
+                again.push((*to, transfer.page.clone()));
             }
         }
         for to in over {
             self.end_transfer(to, SnapshotStatus::Failure);
         }
-        for (to, number) in again {
-            if let Some(transfer) = self.transfers.get_mut(&to) {
-                transfer.ticks = 0;
-                let (page, is_it) = (transfer.page.clone(), transfer.page.number == number);
-                if is_it {
-                    self.send(to, Body::Page(page));
-                }
-            }
+        for (to, page) in again {
+            self.send(to, Body::Page(page));
         }
         self.tend_holds()
     }
