@@ -214,6 +214,16 @@ impl Notes {
         reader.0.is_empty().then_some(notes)
     }
 
+    /// True if the node is of a cluster, and its contents count.
+    pub(crate) fn takes_part(&self) -> bool {
+        self.is_bound && !self.is_blank
+    }
+
+    /// True if the node has not met its peers yet.
+    pub(crate) fn is_new(&self) -> bool {
+        !self.is_bound && !self.is_blank
+    }
+
     /// The notes about a member.
     pub(crate) fn peer(&self, node: NodeId) -> Option<Peer> {
         self.peers.iter().copied().find(|peer| peer.node == node)

@@ -55,17 +55,14 @@ impl Node {
             self.take_hello(envelope, hello)?;
             return Ok(false);
         }
-        let (is_blank, is_bound, known) = {
+        let (is_new, takes_part, known) = {
             let view = self.view();
             let notes = view.notes();
-            (notes.is_blank, notes.is_bound, notes.peer(from))
+            (notes.is_new(), notes.takes_part(), notes.peer(from))
         };
-        if is_blank {
-            // This node is filled by a member, and does not know the members itself.
-            return Ok(true);
-        }
-        if !is_bound {
-            return Ok(false);
+        if !takes_part {
+            // A blank node is filled by a member, and does not know the members itself.
+            return Ok(!is_new);
         }
         if !self.greeted.contains(&from) && !mutant!("replica.identity.rash") {
             // The sender does not know of this start yet. If it knows of a later one, this node is a copy that was
@@ -145,7 +142,7 @@ impl Node {
             let view = self.view();
             let notes = view.notes();
             let known = notes.peer(to).unwrap_or_default();
-            let (is_bound, index) = (notes.is_bound && !notes.is_blank, notes.members.index);
+            let (is_bound, index) = (notes.takes_part(), notes.members.index);
             let key_len_max = view.map.key_len_max() as u64;
             Hello { is_bound, asks, leader, index, key_len_max, known }
         };
@@ -211,9 +208,7 @@ impl Node {
             let view = self.view();
             let notes = view.notes();
             let is_member = notes.peer(from).is_some_and(|it| it.identity == identity);
-            let (is_new, takes_part) =
-                (!notes.is_bound && !notes.is_blank, notes.is_bound && !notes.is_blank);
-            (view.map.key_len_max() as u64, is_member, is_new, takes_part)
+            (view.map.key_len_max() as u64, is_member, notes.is_new(), notes.takes_part())
         };
         if own == hello.key_len_max || is_member || mutant!("replica.identity.keys") {
             return Ok(true);
@@ -234,14 +229,10 @@ impl Node {
     /// Takes part from now on, if all peers of a new cluster have stated their identity and this node is neither
     /// bound nor blank.
     pub(super) fn bind(&mut self) -> Result<()> {
-        let (is_bound, is_blank, own) = {
-            let view = self.view();
-            let notes = view.notes();
-            (notes.is_bound, notes.is_blank, notes.identity)
-        };
-        if is_bound || is_blank {
+        if !self.is_waiting() {
             return Ok(());
         }
+        let own = self.view().notes().identity;
         let mut peers = Vec::new();
         for node in self.settings.peers.iter().copied() {
             let identity = match self.heard.get(&node) {
@@ -284,8 +275,7 @@ impl Node {
 
     /// True if the node does not take part yet.
     pub(super) fn is_waiting(&self) -> bool {
-        let view = self.view();
-        !view.notes().is_bound && !view.notes().is_blank
+        self.view().notes().is_new()
     }
 
     /// Says hello from time to time: a node that takes no part yet to all nodes, and a started node to those that
@@ -295,7 +285,7 @@ impl Node {
         let (is_quiet, members) = {
             let view = self.view();
             let notes = view.notes();
-            (notes.is_bound && !notes.is_blank, notes.members.clone())
+            (notes.takes_part(), notes.members.clone())
         };
         if self.hello_ticks < self.settings.heartbeat_ticks {
             return;
