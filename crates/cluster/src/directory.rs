@@ -3,10 +3,10 @@
 use crate::backup::Pins;
 use crate::refusal::Refusals;
 use coreplane_engine::{Deferred, DurableListener};
-use coreplane_replica::{FollowerReads, MemberChange, Members, NodeId, Replica, Role, Status};
+use coreplane_replica::{FollowerReads, MemberChange, NodeId, Replica, Role, Status};
 use coreplane_server::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl Directory {
             self.id,
             role_name(role)
         );
-        for id in nodes_of(&members) {
+        for id in members.all() {
             let part = match (members.voters.contains(&id), members.voters_outgoing.contains(&id)) {
                 (true, _) => "voter",
                 (false, true) => "leaving",
@@ -114,11 +114,6 @@ impl Directory {
             _ => format!("TRYAGAIN {error}"),
         }
     }
-}
-
-fn nodes_of(members: &Members) -> BTreeSet<NodeId> {
-    let Members { voters, learners, voters_outgoing, learners_next, .. } = members;
-    [voters, learners, voters_outgoing, learners_next].into_iter().flatten().copied().collect()
 }
 
 fn role_name(role: Role) -> &'static str {
@@ -163,7 +158,7 @@ impl ClusterInfo for Directory {
             ("MYID", []) => Ok(self.id.to_string()),
             ("STATUS", []) => Ok(self.status_text()),
             ("INFO", []) => {
-                let nodes = nodes_of(&self.replica.status().members).len();
+                let nodes = self.replica.status().members.all().len();
                 let is_ok = self.standing() != Standing::Unknown;
                 let state = if is_ok { "ok" } else { "fail" };
                 Ok(format!(
@@ -237,7 +232,7 @@ impl ClusterInfo for Directory {
             let info = MemberInfo { node, address, leads, index, is_online };
             (is_own || address.is_some()).then_some(info)
         };
-        let mut all: Vec<MemberInfo> = nodes_of(&members).into_iter().filter_map(info).collect();
+        let mut all: Vec<MemberInfo> = members.all().into_iter().filter_map(info).collect();
         all.sort_by_key(|it| !it.leads);
         all
     }

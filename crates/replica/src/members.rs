@@ -46,10 +46,15 @@ impl Members {
         Self { voters: voters.to_vec(), index: 1, ..Self::default() }
     }
 
+    /// All nodes.
+    pub fn all(&self) -> BTreeSet<NodeId> {
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        lists.into_iter().flatten().copied().collect()
+    }
+
     /// True if the node is a member.
     pub fn has(&self, node: NodeId) -> bool {
-        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
-        lists.into_iter().any(|list| list.contains(&node))
+        self.all().contains(&node)
     }
 
     /// True if the node is a voter, or was one before the change under way.
@@ -59,13 +64,11 @@ impl Members {
 
     /// The number of nodes, including those that these changes would add.
     pub(crate) fn count_with(&self, changes: &[MemberChange]) -> usize {
-        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
         let added = changes.iter().filter_map(|change| match change {
             MemberChange::Remove(_) => None,
             change => Some(change.node()),
         });
-        let all: BTreeSet<NodeId> = lists.into_iter().flatten().copied().chain(added).collect();
-        all.len()
+        self.all().into_iter().chain(added).collect::<BTreeSet<_>>().len()
     }
 
     pub(crate) fn of_state(state: &ConfState, index: u64) -> Self {
