@@ -213,114 +213,62 @@ pub trait MapSnapshot: Send + Sync {
     fn records(&self) -> &dyn Snapshot;
 }
 
+/// Calls that a log map has under the same names.
+macro_rules! calls {
+    ($($name:ident($($given:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
+        $(fn $name(&self, $($given: $kind),*) $(-> $result)? {
+            LogMap::$name(self, $($given),*)
+        })*
+    };
+}
+
 impl ReplicaMap for LogMap {
+    calls! {
+        key_len_max() -> usize;
+        medium() -> Medium;
+        control() -> Control;
+        check_room(changes: &Batch, beside: u64) -> Result<()>;
+        has_ample_room(entries_changes_bytes: (u64, u64, u64)) -> bool;
+        room_for_entries(entries: &[Batch]) -> Result<usize>;
+        room_at_once() -> u64;
+        apply(to: u64) -> Result<()>;
+        roll_back(to: u64) -> Result<()>;
+        set_vote(term: u64, vote: u64) -> Result<()>;
+        set_members(members: &[u8]) -> Result<()>;
+        commit() -> Result<Ticket>;
+        is_durable(ticket: Ticket) -> Result<bool>;
+        wait_durable(ticket: Ticket) -> Result<()>;
+        on_durable(listener: DurableListener);
+        close() -> Result<()>;
+        verify(progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
+        stats() -> Stats;
+        entries(
+            range: RangeInclusive<u64>,
+            visit: &mut dyn FnMut(LogEntry<'_>) -> bool
+        ) -> Result<()>;
+        header(timestamp: u64) -> Result<Option<Vec<u8>>>;
+        get_with(
+            key: &[u8],
+            visibility: Visibility,
+            visit: &mut dyn FnMut(Record<'_>)
+        ) -> Result<Found>;
+        len() -> u64;
+        is_pinned() -> bool;
+        begin_install(timestamp: u64) -> Result<()>;
+        install(records: &mut dyn Iterator<Item = SnapshotRecord<'_>>) -> Result<()>;
+        end_install(header: &[u8], members: &[u8]) -> Result<()>;
+    }
+
     fn name(&self) -> &'static str {
         self.kind().name()
-    }
-
-    fn key_len_max(&self) -> usize {
-        self.key_len_max()
-    }
-
-    fn medium(&self) -> Medium {
-        self.medium()
-    }
-
-    fn control(&self) -> Control {
-        self.control()
     }
 
     fn append(&self, entries: &[LogAppend<'_>]) -> Result<()> {
         self.append_entries(entries, true)
     }
 
-    fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
-        self.check_room(changes, beside)
-    }
-
-    fn has_ample_room(&self, entries_changes_bytes: (u64, u64, u64)) -> bool {
-        self.has_ample_room(entries_changes_bytes)
-    }
-
-    fn room_for_entries(&self, entries: &[Batch]) -> Result<usize> {
-        self.room_for_entries(entries)
-    }
-
     fn may_fit(&self, bytes: u64) -> bool {
         bytes <= self.stats().pool_bytes
-    }
-
-    fn room_at_once(&self) -> u64 {
-        self.room_at_once()
-    }
-
-    fn apply(&self, to: u64) -> Result<()> {
-        self.apply(to)
-    }
-
-    fn roll_back(&self, to: u64) -> Result<()> {
-        self.roll_back(to)
-    }
-
-    fn set_vote(&self, term: u64, vote: u64) -> Result<()> {
-        self.set_vote(term, vote)
-    }
-
-    fn set_members(&self, members: &[u8]) -> Result<()> {
-        self.set_members(members)
-    }
-
-    fn commit(&self) -> Result<Ticket> {
-        self.commit()
-    }
-
-    fn is_durable(&self, ticket: Ticket) -> Result<bool> {
-        self.is_durable(ticket)
-    }
-
-    fn wait_durable(&self, ticket: Ticket) -> Result<()> {
-        self.wait_durable(ticket)
-    }
-
-    fn on_durable(&self, listener: DurableListener) {
-        self.on_durable(listener);
-    }
-
-    fn close(&self) -> Result<()> {
-        self.close()
-    }
-
-    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
-        self.verify(progress)
-    }
-
-    fn stats(&self) -> Stats {
-        self.stats()
-    }
-
-    fn entries(
-        &self,
-        range: RangeInclusive<u64>,
-        visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
-    ) -> Result<()> {
-        self.entries(range, visit)
-    }
-
-    fn header(&self, timestamp: u64) -> Result<Option<Vec<u8>>> {
-        self.header(timestamp)
-    }
-
-    fn get_with(
-        &self,
-        key: &[u8],
-        visibility: Visibility,
-        visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Found> {
-        self.get_with(key, visibility, visit)
-    }
-
-    fn len(&self) -> u64 {
-        self.len()
     }
 
     fn scan(
@@ -335,22 +283,6 @@ impl ReplicaMap for LogMap {
 
     fn snapshot(&self) -> Result<Box<dyn MapSnapshot>> {
         Ok(Box::new(self.snapshot()?))
-    }
-
-    fn is_pinned(&self) -> bool {
-        self.is_pinned()
-    }
-
-    fn begin_install(&self, timestamp: u64) -> Result<()> {
-        self.begin_install(timestamp)
-    }
-
-    fn install(&self, records: &mut dyn Iterator<Item = SnapshotRecord<'_>>) -> Result<()> {
-        self.install(records)
-    }
-
-    fn end_install(&self, header: &[u8], members: &[u8]) -> Result<()> {
-        self.end_install(header, members)
     }
 }
 
