@@ -109,6 +109,15 @@ impl FollowerReads {
     }
 }
 
+/// Calls that only the leader takes.
+macro_rules! refusals {
+    ($($name:ident($($given:ty),*) -> $answer:ty;)*) => {
+        $(fn $name(&self, $(_: $given),*) -> Result<$answer> {
+            self.refuse()
+        })*
+    };
+}
+
 impl Engine for FollowerReads {
     fn name(&self) -> &'static str {
         self.0.name()
@@ -138,50 +147,22 @@ impl Engine for FollowerReads {
         }
         Ok(Horizon::new())
     }
-    fn put(&self, _: &[u8], _: &[u8], _: &WriteOptions) -> Result<Outcome> {
-        self.refuse()
-    }
-    fn insert(&self, _: &[u8], _: &[u8], _: &WriteOptions) -> Result<Outcome> {
-        self.refuse()
-    }
-    fn update(&self, _: &[u8], _: &[u8], _: &WriteOptions) -> Result<Outcome> {
-        self.refuse()
-    }
-    fn delete(&self, _: &[u8], _: &WriteOptions) -> Result<Outcome> {
-        self.refuse()
-    }
-    fn compare_and_set(
-        &self,
-        _: &[u8],
-        _: Expected<'_>,
-        _: &[u8],
-        _: &WriteOptions,
-    ) -> Result<Outcome> {
-        self.refuse()
-    }
-    fn modify(
-        &self,
-        _: &[u8],
-        _: &WriteOptions,
-        _: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
-    ) -> Result<Outcome> {
-        self.refuse()
-    }
-    fn apply(&self, _: &Batch, _: &WriteOptions) -> Result<Written> {
-        self.refuse()
-    }
-    fn iterate(&self, _: u64, _: usize, _: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+    refusals! {
+        put(&[u8], &[u8], &WriteOptions) -> Outcome;
+        insert(&[u8], &[u8], &WriteOptions) -> Outcome;
+        update(&[u8], &[u8], &WriteOptions) -> Outcome;
+        delete(&[u8], &WriteOptions) -> Outcome;
+        compare_and_set(&[u8], Expected<'_>, &[u8], &WriteOptions) -> Outcome;
+        modify(&[u8], &WriteOptions, &mut dyn FnMut(Option<Record<'_>>) -> Mutation) -> Outcome;
+        apply(&Batch, &WriteOptions) -> Written;
         // A cursor belongs to one node.
-        self.refuse()
+        iterate(u64, usize, &mut dyn FnMut(Entry<'_>)) -> u64;
+        clear() -> ();
+        sweep_expired() -> u64;
+        close() -> ();
     }
     fn len(&self) -> Result<u64> {
         Ok(self.0.core.lock().node.with_map(|map| map.len()))
-    }
-    fn clear(&self) -> Result<()> {
-        self.refuse()
-    }
-    fn sweep_expired(&self) -> Result<u64> {
-        self.refuse()
     }
     fn now(&self) -> UnixMillis {
         Engine::now(&*self.0)
@@ -191,9 +172,6 @@ impl Engine for FollowerReads {
     }
     fn stats(&self) -> Stats {
         self.0.stats()
-    }
-    fn close(&self) -> Result<()> {
-        self.refuse()
     }
 }
 
