@@ -187,6 +187,88 @@ fn a_batch_with_a_new_record_is_refused_and_nothing_of_it_is_there() {
     check(&store, count, 100, |_| 0);
 }
 
+/// A store that takes hardly any of the keys that are put, and the numbers of those that it has.
+fn brimful(
+    (size, page): (u64, u32),
+    put: impl Fn(&Bptree, u32) -> bool,
+) -> (tempfile::TempDir, Bptree, Vec<u32>) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let options = Options { background: false, ..Options::default() };
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, size, page, MediaChoice::Auto, &options).expect("create");
+    let (mut there, mut refused) = (Vec::new(), 0);
+    for number in 0.. {
+        if put(&store, number) {
+            (refused, _) = (0, there.push(number));
+        } else if refused == 300 {
+            break;
+        } else {
+            refused += 1;
+        }
+    }
+    (directory, store, there)
+}
+
+/// True if the write was made, false if there is no space.
+fn is_made(written: Result<Outcome, Error>) -> bool {
+    match written {
+        Ok(Outcome::Written(_)) => true,
+        Err(Error::NoSpace { .. }) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The leaves have more records than four of them may have in place of five, and nothing lives in them any more.
+#[test]
+fn leaves_of_forgotten_tombstones_are_compacted() {
+    const LEN: usize = 19;
+    let _alone = alone();
+    let key = |number: u32| format!("{:016x}", number.wrapping_mul(0x9e37_79b1)).into_bytes();
+    let usual = WriteOptions::default();
+    let put =
+        |store: &Bptree, number| is_made(store.put(&key(number), &value(number, 0, LEN), &usual));
+    for are_held in [false, true] {
+        let (_directory, store, mut there) = brimful((4 << 20, 16 << 10), put);
+        let fresh = there[there.len() - 1] + 1000;
+        there.sort_by_key(|number| key(*number));
+        if are_held {
+            store.hold_tombstones(0).expect("all are kept");
+        }
+        let deleted = &there[there.len() / 4..there.len() / 2];
+        for number in deleted {
+            let outcome = store.delete(&key(*number), &usual);
+            assert!(matches!(outcome, Ok(Outcome::Written(_))), "{outcome:?}");
+        }
+        store.hold_tombstones(u64::MAX).expect("none is kept");
+        let is_elsewhere = |number: &u32| key(*number) > key(there[there.len() * 3 / 4]);
+        let others = (fresh..).filter(is_elsewhere).take_while(|number| put(&store, *number));
+        let count = others.count();
+        assert!(count > deleted.len() / 2, "{count} in place of {} ({are_held})", deleted.len());
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+}
+
+/// A leaf that is emptied after its left neighbour is merged with it; its right one is full.
+#[test]
+fn leaves_that_are_emptied_in_the_order_of_keys_are_merged() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let options = Options { background: false, ..Options::default() };
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, 4 << 20, PAGE, MediaChoice::Auto, &options).expect("create");
+    let key = |number: u32| format!("key {number:05}").into_bytes();
+    for number in 0..2000 {
+        let _outcome = store.put(&key(number), &[7; 100], &WriteOptions::default()).expect("put");
+    }
+    let figure = |name| store.stats().figure(name).expect("a figure");
+    let leaves = figure("leaves_split");
+    for number in 0..1500 {
+        let _outcome = store.delete(&key(number), &WriteOptions::default()).expect("delete");
+    }
+    let merged = figure("leaves_merged");
+    assert!(leaves > 50 && merged > leaves / 2, "{merged} of {leaves}");
+}
+
 /// A write may rewrite leaves, and merge others, but never without end: leaves that are split for it are not merged
 /// again before it is made.
 #[test]

@@ -303,7 +303,7 @@ impl Inner {
     }
 
     /// Replaces the two leaves on both sides of `separator` by `leaf`. They may be below two nodes by now, though
-    /// [`Inner::pair_of`] found them below one, which was split since.
+    /// [`Inner::pairs_of`] found them below one, which was split since.
     pub(crate) fn merge(&self, separator: &[u8], leaf: u32) {
         let mut spare = spin::lock(&self.spare);
         let mut change = Change::default();

@@ -2,6 +2,10 @@
 
 use super::{Content, Inner};
 use coreplane_pmem::spin;
+use smallvec::SmallVec;
+
+/// Two neighbouring leaves, and the separator between them.
+pub(crate) type Pair = (u32, Box<[u8]>, u32);
 
 /// Leaves below one node.
 #[derive(Debug, Default)]
@@ -30,15 +34,16 @@ impl Inner {
         Siblings { leaves, separators, at, bound }
     }
 
-    /// The leaf that serves `key` and one beside it, below the same node: the left one, the
-    /// separator and the right one. None if it is alone there.
-    pub(crate) fn pair_of(&self, key: &[u8]) -> Option<(u32, Box<[u8]>, u32)> {
+    /// The leaf that serves `key` with its right neighbour, and with its left one, as far as they are below the same
+    /// node: of each pair the left one, the separator and the right one.
+    pub(crate) fn pairs_of(&self, key: &[u8]) -> SmallVec<[Pair; 2]> {
         let _spare = spin::lock(&self.spare);
-        let (number, at) = self.path(key).pop()?;
+        let Some((number, at)) = self.path(key).pop() else { return SmallVec::new() };
         let node = self.node(number);
-        let count = node.children().1.count();
-        let left = at.min(count.checked_sub(2)?);
-        let mut pair = node.children().1.skip(left);
-        Some((pair.next()?, node.separator(left)?, pair.next()?))
+        let pair = |left: usize| {
+            let mut pair = node.children().1.skip(left);
+            Some((pair.next()?, node.separator(left)?, pair.next()?))
+        };
+        [Some(at), at.checked_sub(1)].into_iter().flatten().filter_map(pair).collect()
     }
 }

@@ -127,7 +127,7 @@ fn run(inner: &Inner, model: &mut Model, next: &mut u32, step: &Step) {
             model.insert(key, right);
         }
         Step::Merge(number) => {
-            let Some((left, separator, right)) = inner.pair_of(&key_of(*number)) else {
+            let Some((left, separator, right)) = inner.pairs_of(&key_of(*number)).pop() else {
                 return;
             };
             assert_eq!(merge(inner, model, (&separator, leaf())), (left, right));
@@ -191,7 +191,7 @@ proptest! {
             run(&inner, &mut model, &mut next, &Step::Split(number));
         }
         for (number, splits) in chosen {
-            let Some((left, separator, right)) = inner.pair_of(&key_of(number)) else { continue };
+            let Some((left, separator, right)) = inner.pairs_of(&key_of(number)).pop() else { continue };
             for third in number..number.saturating_add(splits) {
                 let key = key_of(third);
                 let (_, leaf) = model.range(..=key.clone()).next_back().unwrap();
@@ -315,7 +315,7 @@ fn readers_beside_changes_find_what_serves_their_key() {
             }
             for number in (0..400).rev() {
                 let bound = bound(number ^ round & 1);
-                let Some((left, separator, right)) = inner.pair_of(bound.as_bytes()) else {
+                let Some((left, separator, right)) = inner.pairs_of(bound.as_bytes()).pop() else {
                     continue;
                 };
                 if &*separator == b"m" {

@@ -24,6 +24,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::{epoch, spin};
 use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// The maximum number of leaves that become one fewer.
 const RUN_MAX: usize = 5;
@@ -266,13 +267,16 @@ impl Writer {
         page_capacity(&self.space, bounds.max().unwrap_or(0).min(self.field_max()))
     }
 
-    /// Bytes and records of each leaf; none for a damaged leaf, which stays as it is.
+    /// Bytes and records of each leaf, with its tombstones if any are held; none for a damaged leaf, which stays as
+    /// it is.
     fn sizes_of(&self, siblings: &Siblings) -> Vec<Option<(usize, usize)>> {
+        let are_held = self.held_tombstones.load(Ordering::Relaxed) != u64::MAX;
         let size = |page: &u32| {
             let leaf = self.leaves.get(*page as usize);
             let is_loaded = !leaf.is_unloaded() || self.load_leaf(*page).is_ok();
             let is_sound = is_loaded && leaf.doubt() == 0;
-            is_sound.then(|| (leaf.live() as usize, leaf.used().count()))
+            let records = if are_held { leaf.used().count() } else { leaf.records() };
+            is_sound.then(|| (leaf.live() as usize, records))
         };
         siblings.leaves.iter().map(size).collect()
     }

@@ -30,12 +30,15 @@ impl Writer {
     /// As [`Writer::merge_run`].
     fn merge_at(&self, key: &[u8]) -> Result<bool> {
         let guard = epoch::pin();
-        let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(false) };
-        let pair = [left, right];
-        if !self.may_be_one(&pair, FillFactor::HALF) {
-            return Ok(false);
+        for (left, separator, right) in self.inner.pairs_of(key) {
+            let pair = [left, right];
+            if self.may_be_one(&pair, FillFactor::HALF)
+                && self.merge_run(&guard, (&pair, &[separator]), (FillFactor::HALF, 1, 0))?
+            {
+                return Ok(true);
+            }
         }
-        self.merge_run(&guard, (&pair, &[separator]), (FillFactor::HALF, 1, 0))
+        Ok(false)
     }
 
     /// True if one leaf can hold the records of these, as far as their directories tell. Mostly it cannot, and then
