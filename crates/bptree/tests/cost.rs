@@ -125,7 +125,7 @@ fn a_batch_over_several_leaves_is_one_fence_too() {
     assert!(cost.flushed_lines.len() <= 4 * lines(RECORD + 40), "{cost:?}");
 }
 
-/// Two fences for the leaves in place of one, one fence for the record, and one that blanks sixteen pages.
+/// Two fences for the leaves in place of one, with the record in them, and one that blanks sixteen pages.
 #[test]
 fn a_leaf_is_written_anew_with_two_fences() {
     let counted = Counted::new(false);
@@ -136,12 +136,12 @@ fn a_leaf_is_written_anew_with_two_fences() {
         if counted.figure("leaves_split") + counted.figure("leaves_rewritten") > before {
             anew += 1;
             fences += cost.fences;
-            assert!(cost.fences <= 4, "{cost:?}");
+            assert!(cost.fences <= 3, "{cost:?}");
         } else {
             assert_eq!(cost.fences, 1, "{cost:?}");
         }
     }
-    assert!(anew > 20 && fences <= 3 * anew + anew.div_ceil(8) + 1, "{fences} fences for {anew}");
+    assert!(anew > 20 && fences <= 2 * anew + anew.div_ceil(8) + 1, "{fences} fences for {anew}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn where_keys_are_long() {
         let threads = 1 + (seed % 2) as u16;
         let clears_in = if seed % 4 == 2 { 25 } else { 0 };
         let len = 1 << 20;
-        let base = Story::new(seed, threads, if is_full { 70 } else { 40 });
+        let base = Story::new(seed, threads, if is_full { 70 } else { 60 });
         let story = Story { keys: 14, key: long_key, large_in: 20, waits_for, clears_in, ..base };
         images += explored(
             &story,

@@ -218,6 +218,61 @@ fn is_made(written: Result<Outcome, Error>) -> bool {
     }
 }
 
+/// Sixteen records fill a leaf, so that none has room for a tombstone: a delete takes no page for good.
+#[test]
+fn deletes_and_overwrites_go_on_where_every_leaf_is_full() {
+    const LEN: usize = 212;
+    let _alone = alone();
+    for given in [false, true] {
+        let options = |number: u64| WriteOptions {
+            sequence: given.then_some((1 << 40) + number),
+            ..WriteOptions::default()
+        };
+        let put = |store: &Bptree, number, round| {
+            store.put(&key(number), &value(number, round, LEN), &options(u64::from(round)))
+        };
+        let (_directory, store, mut there) =
+            brimful((1 << 20, PAGE), |store, it| is_made(put(store, it, 0)));
+        there.sort_by_key(|number| key(*number));
+        let is_gone = |at: usize| at % 41 == 7;
+        for (at, number) in there.iter().enumerate().filter(|(at, _)| is_gone(*at)) {
+            let deleted = store.delete(&key(*number), &options(9));
+            assert!(matches!(deleted, Ok(Outcome::Written(_))), "{at}: {deleted:?}");
+        }
+        for (at, number) in there.iter().enumerate().filter(|(at, _)| !is_gone(*at)) {
+            let written = if given || at % 2 == 0 {
+                put(&store, *number, 1)
+            } else {
+                store.update(&key(*number), &value(*number, 1, LEN), &options(1))
+            };
+            assert!(matches!(written, Ok(Outcome::Written(_))), "{at}: {written:?}");
+        }
+        for (at, number) in there.iter().enumerate() {
+            let due = (!is_gone(at)).then(|| value(*number, 1, LEN));
+            assert_eq!(store.get(&key(*number)).expect("get"), due, "{at}");
+        }
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+}
+
+/// Leaves with as many records as they have places.
+#[test]
+fn the_smallest_records_of_a_full_store_can_be_replaced() {
+    let _alone = alone();
+    let key = |number: u32| number.wrapping_mul(0x9e37_79b1).to_be_bytes();
+    let usual = WriteOptions::default();
+    let put = |store: &Bptree, number| is_made(store.put(&key(number), b"", &usual));
+    let (_directory, store, mut there) = brimful((1 << 20, PAGE), put);
+    there.sort_by_key(|number| key(*number));
+    for round in 0..3 {
+        for (at, number) in there.iter().enumerate() {
+            let updated = store.update(&key(*number), b"", &usual);
+            assert!(matches!(updated, Ok(Outcome::Written(_))), "{at} in {round}: {updated:?}");
+        }
+    }
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
 /// The leaves have more records than four of them may have in place of five, and nothing lives in them any more.
 #[test]
 fn leaves_of_forgotten_tombstones_are_compacted() {

@@ -309,7 +309,7 @@ impl Tree {
 
     /// Prefetches, for writing, the directories of a leaf's successors in DRAM and the place of its superseded
     /// mark.
-    fn ask_for_successors(&self, locked: &Locked<'_>, pages: &[u32]) {
+    pub(crate) fn ask_for_successors(&self, locked: &Locked<'_>, pages: &[u32]) {
         for page in pages {
             let leaf = self.leaves.get(*page as usize);
             leaf.prefetch();

@@ -12,12 +12,11 @@
 //!
 //! - [`ahead`]: a put that does not depend on the old record appends first and looks while the medium works. It
 //!   declines a put that needs more than an append, which then looks at the old record first;
-//! - [`sight`]: the steps of a write for which the look finds something missing: room in its leaf, pages for
-//!   its value or its key; then it looks again;
-//! - [`batch`]: the same steps in many leaves at once. A write becomes a batch of one where its leaf must
-//!   be rewritten with it, since its key is there and damaged.
+//! - [`sight`]: the steps of a write for which the look finds something missing: pages for its value or its key,
+//!   which are written before it looks again; or room in its leaf, which is rewritten with the record in it;
+//! - [`batch`]: the same steps in many leaves at once.
 //!
-//! A leaf without room is rewritten first ([`page_search`]).
+//! If there is no page for that, it is [searched](page_search) for.
 
 mod ahead;
 mod batch;
@@ -32,12 +31,9 @@ mod sight;
 use crate::read::Reader;
 use crate::read::get::Whole;
 use crate::volume::keys::Rest;
-use crate::volume::overflow::Overflow;
-use crate::volume::pages::Demand;
+use batch::Step;
 use compact::Compaction;
-use coreplane_engine::{
-    Batch, Beside, Brief, Error, KEY_LEN_MAX, Outcome, Result, WriteOptions, Written,
-};
+use coreplane_engine::{Beside, Brief, Error, KEY_LEN_MAX, Outcome, Result, WriteOptions, Written};
 use coreplane_pmem::epoch;
 use coreplane_record::{HEADER, Header, Kind};
 use page_search::PageSearch;
@@ -177,47 +173,19 @@ impl Writer {
     ) -> Result<Outcome> {
         let mut preparation = Preparation::default();
         loop {
-            let provided =
-                match self.look_and_write(key, (options, rests_on), &mut preparation, decide) {
-                    Ok(Attempt::Done(outcome)) => return Ok(outcome),
-                    Ok(attempt) => self.provide(key, options, (&mut preparation, search), attempt),
-                    Err(error) => Err(error),
-                };
+            let ahead = (&mut preparation, &mut *search);
+            let provided = match self.look_and_write(key, (options, rests_on), ahead, decide) {
+                Ok(Attempt::Done(outcome)) => return Ok(outcome),
+                Ok(attempt) => self.provide(key, options, (&mut preparation, search), attempt),
+                Err(error) => Err(error),
+            };
             match provided {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
-                Err(refused) => {
-                    let may_be_batch = rests_on == RestsOn::Nothing
-                        && options.sequence.is_none()
-                        && search.is_for_overwrite();
-                    match search.run(refused, !may_be_batch, &mut || false) {
-                        Err(Error::NoSpace { .. }) if may_be_batch => {
-                            let ready = preparation.value.map(|value| value.overflow);
-                            return self.write_as_batch(key, (options, ready, search), decide);
-                        }
-                        found => found?,
-                    }
-                }
+                // A value that is written stays for the next look, unless no page is found besides its own.
+                Err(refused) => search.run(refused, &mut || preparation.value.take().is_some())?,
             }
         }
-    }
-
-    /// Makes a put that found no page as a batch of one, which replaces the old record in the rewritten leaf and
-    /// needs no more room than that record has; an ordinary write needs room for both.
-    #[cold]
-    fn write_as_batch(
-        &self,
-        key: &[u8],
-        (options, ready, search): (&WriteOptions, Option<Overflow<'_>>, &mut PageSearch<'_>),
-        decide: Decide<'_, '_>,
-    ) -> Result<Outcome> {
-        let Plan::Put { value, expires_at } = decide(None)? else {
-            return Err(Error::NoSpace { needed: 0, reclaimable: 0 });
-        };
-        let mut batch = Batch::new();
-        batch.put_until(key, &value, expires_at);
-        search.begin_anew();
-        self.apply_changes(&batch, (options, ready), search).map(Outcome::Written)
     }
 
     /// One write, with a look at the record that it replaces: done, or what is missing.
@@ -225,7 +193,7 @@ impl Writer {
         &'s self,
         key: &[u8],
         (options, rests_on): (&WriteOptions, RestsOn),
-        preparation: &mut Preparation<'s>,
+        (preparation, search): (&mut Preparation<'s>, &mut PageSearch<'s>),
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
@@ -237,9 +205,6 @@ impl Writer {
         }
         if rests_on != RestsOn::Nothing {
             self.check_old(&guard, &locked, key, &standing)?;
-        }
-        if standing.is_hurt {
-            return self.attempt_hurt(key, decide);
         }
         // The new value, decided from the live record.
         let live = standing.old.filter(|_| standing.live);
@@ -274,7 +239,8 @@ impl Writer {
             self.check_value(value.len())?;
             return Ok(Attempt::NeedOverflow(value.into_owned(), seen, header.expires_at));
         }
-        let field = match (&standing.old, &preparation.rest) {
+        let known = standing.old.filter(|_| !standing.is_hurt);
+        let field = match (&known, &preparation.rest) {
             _ if !self.is_long(key) => key,
             (Some(old), _) => old.key(),
             (None, Some(rest)) => rest.field(),
@@ -285,12 +251,15 @@ impl Writer {
             }
         };
         // Room for it.
-        let len = header.record_len(field, value.len());
-        let place = standing.place.or_else(|| locked.leaf.vacancy());
-        let Some(place) = place.filter(|_| len <= self.room(&locked)) else {
-            drop(value);
-            preparation.value = ready;
-            return Ok(Attempt::NeedRoom(len, Demand::of(header.kind, standing.live)));
+        let is_short = header.record_len(field, value.len()) > self.room(&locked);
+        let place = standing.place.or_else(|| self.vacancy(&locked));
+        let Some(place) = place.filter(|_| !is_short && !standing.is_hurt) else {
+            let value = if header.large { Vec::new() } else { value.into_owned() };
+            let known = known.filter(|_| self.is_long(key)).map(|old| old.key().into());
+            let (overflow, rest) = (ready.map(|ready| ready.overflow), preparation.rest.take());
+            let step = Step { key, value: &value, header, overflow, known, rest };
+            let ahead = (options, preparation);
+            return self.write_with_leaf(&guard, (locked, standing), (step, seen), ahead, search);
         };
         // The record, its fence, its place.
         let attempt = self.append(locked, (field, &value), (header, options), &standing, place)?;

@@ -1,7 +1,8 @@
 //! The search for room: the attempts, and their order, before a write is refused for lack of space.
 //!
-//! 1. A leaf without room is rewritten, as one or as two. A batch does so with all of its leaves at
-//!    once, and if there are not enough pages, with one after the other.
+//! 1. A leaf without room is rewritten with the new record in it, as one or as two; as one, if it would be refused
+//!    as two, or shrinks. It needs no room beside the old record. A batch does so with all of its leaves at once,
+//!    and if there are not enough pages, one after the other is rewritten with room for its share.
 //! 2. The records of a full leaf and its neighbours are spread evenly over as many leaves, unless an additional
 //!    record is among the demands ([`compact`](crate::write::compact)).
 //! 3. Other writers are about to give back pages: those are waited for, for as long as a leaf takes to be rewritten.
@@ -14,9 +15,8 @@
 //! After each successful step the write, or the whole batch, is tried again. A thread that searches has no guard
 //! and no lock: otherwise the pages that it waits for could not come back.
 //!
-//! A put that has found nothing is made as a batch of one: a batch rewrites the leaf with the record in it, and
-//! needs no room beside the old record. So only one kind of write is refused in a full pool although nothing grows:
-//! a batch over more completely full leaves than there are pages.
+//! A rewritten leaf gives back a page. So only one kind of write is refused in a full pool although nothing grows: a
+//! batch over more completely full leaves than there are pages.
 //!
 //! Other operations that take pages, none of which needs room in a leaf, only wait for them
 //! ([`Pages::wait_for_more`](crate::volume::pages::Pages::wait_for_more)).
@@ -45,7 +45,7 @@ pub(super) struct Want {
     pub(super) len: usize,
     pub(super) places: usize,
     pub(super) demand: Demand,
-    /// It was rewritten for this alone, and no page was found.
+    /// No page was found to rewrite it for this alone.
     pub(super) is_rewritten: bool,
 }
 
@@ -97,67 +97,27 @@ impl<'w> PageSearch<'w> {
         self.writer.pages.reserve(demand)
     }
 
-    /// True if the last demand was for the replacement of another record.
-    pub(super) fn is_for_overwrite(&self) -> bool {
-        self.demand == Demand::Overwrite
-    }
-
     /// Notes that leaves lack room, and that there were no pages for their successors.
     pub(super) fn want(&mut self, wants: Vec<Want>) {
         self.demand = wants.iter().map(|want| want.demand).max().unwrap_or_default();
         self.wants = wants;
     }
 
-    /// Makes sure that the leaf that serves `key` has room for one more record of `len` bytes.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], and if the medium fails.
-    pub(super) fn make(&mut self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
-        match self.writer.make_room(key, (len, 1), demand) {
-            Ok(is_rewritten) => {
-                self.is_in_debt |= is_rewritten;
-                Ok(())
-            }
-            Err(error) => {
-                let key = key.into();
-                self.want(vec![Want { key, len, places: 1, demand, is_rewritten: true }]);
-                Err(error)
-            }
-        }
-    }
-
-    /// Notes that a leaf was rewritten for the write elsewhere.
+    /// Notes that a leaf was rewritten for the write.
     pub(super) fn owe(&mut self) {
         self.is_in_debt = true;
     }
 
-    /// Begins the search again for another way of writing. Readers that did not leave are not waited for again.
-    pub(super) fn begin_anew(&mut self) {
-        self.again_for_all();
-        self.tries = 0;
-    }
-
-    fn again_for_all(&mut self) {
-        self.served.clear();
-        self.patience.renew();
-    }
-
     /// Searches for the room for which a try was refused. To be called without a guard and without a lock.
-    /// `is_last`: there is no other way to try afterwards. `let_go` gives back pages that were written already, and
-    /// returns whether there were any: it is called when nothing else is found, and when another search may wait
-    /// for them.
+    /// `let_go` gives back pages that were written already, and returns whether there were any: it is called when
+    /// nothing else is found, and when another search may wait for them.
     ///
     /// # Errors
     /// If there is none: the reason of the refusal; and if the medium fails.
-    pub(super) fn run(
-        &mut self,
-        refused: Error,
-        is_last: bool,
-        let_go: &mut dyn FnMut() -> bool,
-    ) -> Result<()> {
+    pub(super) fn run(&mut self, refused: Error, let_go: &mut dyn FnMut() -> bool) -> Result<()> {
         let Error::NoSpace { needed, .. } = refused else { return Err(refused) };
         let goal = self.writer.pages.goal(needed, self.writer.pages.reserve(self.demand));
-        if self.demand == Demand::Insert || !is_last {
+        if self.demand == Demand::Insert {
             let is_found = self.is_found(goal, let_go)? || self.is_waited_for();
             return if is_found { Ok(()) } else { Err(refused) };
         }
@@ -211,7 +171,8 @@ impl<'w> PageSearch<'w> {
         self.tries += 1;
         self.backoff.wait();
         // They may have filled the leaf, too.
-        self.again_for_all();
+        self.served.clear();
+        self.patience.renew();
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //! room or pages before another look.
 
 use crate::read::get::Whole;
+use crate::tree::fill_factor::FillFactor;
 use crate::tree::image::{Item, Source};
 use crate::tree::lock::Locked;
 use crate::tree::look::Standing;
@@ -10,12 +11,15 @@ use crate::volume::keys::{Rest, tag_of_field};
 use crate::volume::overflow::Overflow;
 use crate::volume::pages::Demand;
 use crate::write::Writer;
-use crate::write::page_search::PageSearch;
-use crate::write::plan::{Decide, Plan, RestsOn};
-use coreplane_engine::{Batch, Change, Outcome, Result, Ticket, UnixMillis, WriteOptions};
+use crate::write::batch::Step;
+use crate::write::batch::shares::Share;
+use crate::write::page_search::{PageSearch, Want};
+use crate::write::plan::RestsOn;
+use coreplane_engine::{Outcome, Result, Ticket, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
+use smallvec::smallvec;
 
 /// A large value that was decided on and written. It stays valid as long as no other write of the key has come in
 /// between: the decision is not made twice. A value that rests on nothing stays valid in any case: for a key that
@@ -44,17 +48,13 @@ pub(super) struct Preparation<'s> {
 /// The result of one look.
 pub(super) enum Attempt {
     Done(Outcome),
-    /// A delete that has left so few records in the leaf that it could be merged with another.
+    /// A write that has left so few records in the leaf that it could be merged with another.
     LeftLittle(Outcome),
     /// The value is large and not yet in pages of its own; the version of the live record on which the decision is
     /// based.
     NeedOverflow(Vec<u8>, Option<u64>, Option<UnixMillis>),
     /// The key is long, the leaf does not know it, and its rest is not yet in pages of its own.
     NeedRest(Kind),
-    /// The leaf has no room for a record of this length, or no place for another key.
-    NeedRoom(usize, Demand),
-    /// The key is there, and its rest is damaged: the leaf is to be rewritten with this change in its place.
-    InPlaceOf(Change),
 }
 
 impl Writer {
@@ -87,16 +87,6 @@ impl Writer {
                 let reserve = search.ask_for_pages(demand);
                 preparation.rest = Some(self.write_rest(key, reserve)?);
                 self.fence()?;
-            }
-            Attempt::InPlaceOf(change) => {
-                let mut batch = Batch::new();
-                batch.push(change.as_ref());
-                return self
-                    .apply_changes(&batch, (options, None), search)
-                    .map(|it| Some(Outcome::Written(it)));
-            }
-            Attempt::NeedRoom(len, demand) => {
-                search.make(key, len, demand.or_reserve(options.use_reserve))?;
             }
         }
         Ok(None)
@@ -171,17 +161,47 @@ impl Writer {
         }
     }
 
-    /// The attempt for a long key whose rest is damaged, by a write that does not depend on the old record.
-    #[cold]
-    pub(super) fn attempt_hurt(&self, key: &[u8], decide: Decide<'_, '_>) -> Result<Attempt> {
-        let key = key.to_vec();
-        Ok(match decide(None)? {
-            Plan::Refuse(outcome) => Attempt::Done(outcome(self.visible_ticket())),
-            Plan::Put { value, expires_at } => {
-                Attempt::InPlaceOf(Change::Put { key, value: value.into_owned(), expires_at })
+    /// A free place. While pages are short it may be any.
+    pub(super) fn vacancy(&self, locked: &Locked<'_>) -> Option<usize> {
+        locked.leaf.vacancy().or_else(|| {
+            if self.fill_factor() != FillFactor::AMPLE {
+                locked.leaf.allow_full();
             }
-            Plan::Delete => Attempt::InPlaceOf(Change::Delete { key }),
+            locked.leaf.vacancy()
         })
+    }
+
+    /// Rewrites the leaf with the step in it: it has no room for the record, or no place for another key; or the key
+    /// is there and damaged, and its field is to go. What was written ahead stays for another look.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
+    #[cold]
+    pub(super) fn write_with_leaf<'g, 's>(
+        &'g self,
+        guard: &'g Guard,
+        (locked, standing): (Locked<'g>, Standing<'g>),
+        (step, seen): (Step<'_, 's>, Option<u64>),
+        (options, preparation): (&WriteOptions, &mut Preparation<'s>),
+        search: &mut PageSearch<'_>,
+    ) -> Result<Attempt> {
+        let demand = Demand::of(step.header.kind, standing.live).or_reserve(options.use_reserve);
+        let (key, len) = (step.key.into(), step.item(0).len());
+        let places = usize::from(standing.place.is_none());
+        let want = Want { key, len, places, demand, is_rewritten: true };
+        let shares = vec![Share::new(locked, smallvec![(0, standing)])];
+        let mut steps = [step];
+        let full = vec![(0, want)];
+        let applied = self.apply_shares(guard, (shares, &mut steps), (options, full), search);
+        let [Step { header, overflow, rest, .. }] = steps;
+        if applied.is_err() {
+            let expires_at = header.expires_at;
+            preparation.value = overflow.map(|overflow| Prepared { overflow, seen, expires_at });
+            preparation.rest = rest;
+        }
+        let (written, sparse) = applied?;
+        let outcome = Outcome::Written(written);
+        Ok(if sparse.is_empty() { Attempt::Done(outcome) } else { Attempt::LeftLittle(outcome) })
     }
 
     /// Appends the record after the look at the one that it replaces, makes it durable, and publishes it.

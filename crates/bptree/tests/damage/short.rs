@@ -3,7 +3,7 @@
 use crate::{PAGE, is_damage, key};
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{
-    Batch, Engine, Entry, Error, Outcome, Repairable, Replicated, WriteOptions,
+    Batch, Engine, Entry, Error, Outcome, Repairable, Replicated, UnixMillis, WriteOptions,
 };
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::checksum::crc32c_append;
@@ -169,7 +169,14 @@ fn a_short_key_that_is_damaged_is_told_of_when_its_leaf_is_written_anew() {
             store.apply(&batch, &WriteOptions::default()).map(drop).expect("batch");
         }
     };
-    for (what, rewrite) in [("puts over", over), ("puts of more", cut), ("batches", batches)] {
+    let sweep: Rewrite<'_> = &|store| {
+        let brief = WriteOptions { expires_at: Some(UnixMillis(1)), ..WriteOptions::default() };
+        let _outcome = store.put(b"brief", b"value", &brief).expect("put");
+        assert_eq!(store.sweep_expired().expect("a sweep"), 1);
+    };
+    let ways =
+        [("puts over", over), ("puts of more", cut), ("batches", batches), ("a sweep", sweep)];
+    for (what, rewrite) in ways {
         let (_directory, store) = hurt(&Options::default());
         rewrite(&store);
         let figure = |name| store.stats().figure(name).expect("a figure");

@@ -39,7 +39,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "an older given sequence goes ahead of the look",
         CONFORMANCE,
     ),
-    Mutant::new("bptree.rewrite.fence", "the superseded mark before its successors", CUTS),
+    Mutant::new("bptree.rewrite.fence", "the superseded mark before its successors", UPKEEP_CUTS),
     Mutant::new("bptree.rewrite.tombstones", "tombstones that are held go", HELD),
     Mutant::new("bptree.merge.fence", "both superseded marks before their successor", UPKEEP_CUTS),
     Mutant::new("bptree.image.flush", "a leaf that is written anew is not flushed", CUTS),

@@ -108,7 +108,7 @@ fn fill_leaf(store: &Store, key: &[u8]) -> Vec<u32> {
     taken
 }
 
-/// The put goes on as a batch, and is refused once the reader has stayed for two seconds.
+/// The put is refused once the reader has stayed for two seconds.
 #[test]
 fn a_reader_that_stays_is_waited_for_once_for_a_put() {
     let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
@@ -152,10 +152,10 @@ fn nobody_has_the_turn_to_search_who_waits_for_a_reader() {
     taken.into_iter().for_each(|page| store.pages.leave(page));
 }
 
-/// Its leaf is completely full, so that the put goes on as a batch, and there are no pages to write the value
+/// Its leaf is completely full, so that the put is made in a rewritten one, and there are no pages to write the value
 /// again: a reader keeps those that are given back.
 #[test]
-fn a_large_value_goes_over_to_the_batch_that_a_put_becomes() {
+fn a_large_value_is_written_once_for_a_leaf_that_is_rewritten() {
     let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
     let (_directory, store) = new_store();
     let write = WriteOptions::default();
@@ -167,7 +167,7 @@ fn a_large_value_goes_over_to_the_batch_that_a_put_becomes() {
     let guard = epoch::pin();
     let taken = take_all_but(&store, 10 + RESERVE);
     let _outcome = store.put(&[1], &value, &write).expect("put");
-    assert_eq!(store.counters.get(Count::Batches), 1, "it has become a batch");
+    assert_eq!(store.counters.get(Count::Rewrites), 1, "its leaf had room");
     drop(guard);
     taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());

@@ -1,11 +1,12 @@
 //! The leaves that have no room for their shares of a batch, and the content of their successors.
 
-use super::{Gone, Share, Step};
+use super::Step;
+use super::shares::{Gone, Share};
 use crate::leaf::{Head, PLACES};
 use crate::tree::SUPERSEDED_MARK_LEN;
 use crate::tree::cuts::Cuts;
 use crate::tree::fill_factor::FillFactor;
-use crate::tree::image::Item;
+use crate::tree::image::{Item, give_items};
 use crate::tree::look::Standing;
 use crate::tree::multi_leaf_commit;
 use crate::tree::rewrite::Contents;
@@ -24,8 +25,8 @@ struct FullLeaf<'i> {
     /// The number of the share.
     number: usize,
     page: u32,
-    /// Bytes of its live records.
-    live: u32,
+    /// Its share has only deletes.
+    shrinks: bool,
     head: Head,
     /// The records of its successors.
     items: Vec<Item<'i>>,
@@ -41,7 +42,7 @@ impl Writer {
     pub(super) fn full_shares(
         &self,
         shares: &[Share<'_>],
-        steps: &[Step<'_>],
+        steps: &[Step<'_, '_>],
         use_reserve: bool,
     ) -> Vec<(usize, Want)> {
         let want = |share: &Share<'_>| {
@@ -68,7 +69,7 @@ impl Writer {
         &'g self,
         guard: &'g Guard,
         shares: &mut [Share<'g>],
-        steps: &[Step<'_>],
+        steps: &[Step<'_, '_>],
         (version, full): (u64, &[(usize, Want)]),
     ) -> Result<Gone<'g>> {
         let mut gone = Gone::default();
@@ -83,16 +84,16 @@ impl Writer {
             leaves.push(FullLeaf {
                 number: *number,
                 page: share.locked.page,
-                live: share.locked.leaf.live(),
+                shrinks: share.steps.iter().all(|it| steps[it.0].header.kind == Kind::Delete),
                 head,
                 items,
                 cuts,
             });
         }
         let reserve = self.pages.reserve(demand);
-        let (plans, pages) = match self.plan_successors(guard, &leaves, reserve) {
+        let (plans, pages) = match self.plan_successors(guard, &leaves, (reserve, false)) {
             // Where there is only one page for each, it has to suffice.
-            Err(Error::NoSpace { .. }) => self.plan_dense(guard, &leaves, reserve)?,
+            Err(Error::NoSpace { .. }) => self.plan_successors(guard, &leaves, (reserve, true))?,
             planned => planned?,
         };
         let mut rest = &pages[..];
@@ -101,7 +102,9 @@ impl Writer {
             let locked = &shares[number].locked;
             let head =
                 Head { predecessor: Some(locked.life()), version: locked.held.given(), ..head };
+            self.ask_for_successors(locked, mine);
             let images = self.write_images(head, (&items, &lens), (mine, edges))?;
+            give_items(items);
             self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
             shares[number].successors = Some(images);
             rest = others;
@@ -113,7 +116,9 @@ impl Writer {
     }
 
     /// The number of records in each successor of full leaves, their edges, and pages for all of them. Done before
-    /// anything is written: an image that no superseded mark makes count must not be left behind.
+    /// anything is written: an image that no superseded mark makes count must not be left behind. A leaf that
+    /// shrinks has one successor, and so has any other, if `is_short` and its records fit: otherwise deletes and
+    /// overwrites would use up pages.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; if a leaf cannot be cut, and if the medium fails.
@@ -121,53 +126,21 @@ impl Writer {
         &self,
         guard: &Guard,
         leaves: &[FullLeaf<'_>],
-        reserve: u32,
+        (reserve, is_short): (u32, bool),
     ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
-        let fill = self.fill_factor();
+        let fill = if is_short { FillFactor::SCARCE } else { self.fill_factor() };
         let lens = |leaf: &FullLeaf<'_>| {
-            let lens = self.stretches(&leaf.head, &leaf.items, fill);
-            self.cut(leaf.page, (&leaf.items, leaf.cuts), lens)
-        };
-        let lens = leaves.iter().map(lens).collect::<Result<Vec<_>>>()?;
-        self.take_for(guard, leaves, (lens, reserve))
-    }
-
-    /// The same, with one successor for each leaf if that suffices: it has room for any of its records once more,
-    /// as when a single leaf is rewritten; or no less room than before.
-    ///
-    /// # Errors
-    /// As [`Writer::plan_successors`].
-    fn plan_dense(
-        &self,
-        guard: &Guard,
-        leaves: &[FullLeaf<'_>],
-        reserve: u32,
-    ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
-        let lens = |leaf: &FullLeaf<'_>| {
-            let FullLeaf { page, head, items, cuts, live, .. } = leaf;
+            let FullLeaf { page, head, items, cuts, shrinks, .. } = leaf;
             let capacity = self.space.page_size() as usize - head.len() - SUPERSEDED_MARK_LEN;
-            let lens = || items.iter().map(Item::len);
-            let (len, longest) = (lens().sum::<usize>(), lens().max().unwrap_or(0));
-            let has_room = len + longest <= capacity && items.len() < PLACES;
-            let has_no_less = len <= *live as usize && items.len() <= PLACES;
-            if has_room || has_no_less {
+            let len: usize = items.iter().map(Item::len).sum();
+            if (is_short || *shrinks) && len <= capacity && items.len() <= PLACES {
                 return Ok(vec![items.len()]);
             }
-            let lens = self.stretches(head, items, FillFactor::SCARCE);
-            self.cut(*page, (items, *cuts), lens)
+            self.cut(*page, (items, *cuts), self.stretches(head, items, fill))
         };
         let lens = leaves.iter().map(lens).collect::<Result<Vec<_>>>()?;
         let are_ones = lens.iter().all(|lens| lens.len() == 1);
         let reserve = if are_ones { reserve.min(RESERVE) / 2 } else { reserve };
-        self.take_for(guard, leaves, (lens, reserve))
-    }
-
-    fn take_for(
-        &self,
-        guard: &Guard,
-        leaves: &[FullLeaf<'_>],
-        (lens, reserve): (Vec<Vec<usize>>, u32),
-    ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
         let count = lens.iter().map(Vec::len).sum();
         // Pages taken for the bounds of long keys do not come back while this thread has its guard.
         if self.pages.keeps_for_bounds() {
@@ -190,17 +163,16 @@ impl Writer {
         &'g self,
         guard: &'g Guard,
         share: &Share<'g>,
-        (steps, version): (&'b [Step<'b>], u64),
+        (steps, version): (&'b [Step<'b, '_>], u64),
         gone: &mut Gone<'g>,
     ) -> Result<(Vec<Item<'b>>, bool)>
     where
         'g: 'b,
     {
         let is_hurt = share.steps.iter().any(|(_, it)| it.is_hurt);
-        let mut items = Vec::new();
         self.ask_for_records(&share.locked);
         let contents = self.records_of(guard, &share.locked)?;
-        let Contents { kept, expired, dropped, hurt, lost, .. } = contents;
+        let Contents { kept: mut items, expired, dropped, hurt, lost, .. } = contents;
         // A damaged key does not tell which record this is; its place does.
         let is_written_over = |view: &View<'_>| {
             share.steps.iter().filter_map(|(_, it)| it.old).any(|old| old.offset == view.offset)
@@ -223,7 +195,7 @@ impl Writer {
             }
             share.steps.binary_search_by_key(&field, |it| steps[it.0].key).is_err()
         };
-        items.extend(kept.into_iter().filter(|item| is_kept(item.key)));
+        items.retain(|item| is_kept(item.key));
         // Records that are overwritten are counted with the write.
         gone.expired.extend(expired.into_iter().filter(|view| is_kept(view.key())));
         gone.dropped.extend(dropped.into_iter().filter(|field| is_kept(field)));
