@@ -3,8 +3,8 @@
 //! An image is durable after a fence and does not count yet. The superseded mark of the leaf that had these records
 //! before makes it count ([`rewrite`](crate::tree::rewrite)).
 
-use crate::inner::word_at;
-use crate::leaf::{Begun, Head, Life, PLACES, generation};
+use crate::inner::{Bound, word_at};
+use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
 use crate::tree::fill_factor::FillFactor;
 use crate::tree::{SUPERSEDED_MARK_LEN, Tree};
 use crate::volume::counters::Count;
@@ -135,6 +135,34 @@ impl Tree {
             (Count::UserBytes, self.key_len_of(item.key) as i64 + item.value_len()),
             (Count::LogBytes, item.len() as i64),
         ]);
+    }
+
+    /// Counts a leaf that has shrunk, if a record of `len` bytes (0: a tombstone) in the place of one of `old` bytes
+    /// has made it shrink.
+    #[inline(always)]
+    pub(crate) fn count_replaced(&self, leaf: &Directory, old: u32, len: u32) {
+        if len < old {
+            let (live, records) = (leaf.live(), leaf.records());
+            let gone = usize::from(len == 0);
+            self.count_shrunk((live + old - len, records + gone), (live, records));
+        }
+    }
+
+    /// The same for a leaf with a single successor, which has no dead records.
+    pub(crate) fn count_rewritten(&self, leaf: &Directory, successors: &[Bound]) {
+        if let [(_, only)] = successors {
+            let size = |leaf: &Directory| (leaf.live(), leaf.used().count());
+            self.count_shrunk(size(leaf), size(self.leaves.get(*only as usize)));
+        }
+    }
+
+    /// Counts a leaf that had `before` bytes and records and has `after` now, if a sixteenth of its page or of its
+    /// places lies in between.
+    fn count_shrunk(&self, before: (u32, usize), after: (u32, usize)) {
+        let (bytes, places) = (self.space.page_size() / 16, PLACES / 16);
+        if after.0 / bytes < before.0 / bytes || after.1 / places < before.1 / places {
+            self.counters.add(Count::Shrunk, 1);
+        }
     }
 
     /// Writes a leaf to a free page; durable after a fence. Its least key is given beside the head.

@@ -183,6 +183,7 @@ impl Tree {
         let successors = self.begin_all(images);
         self.count_out(&expired, &settled);
         self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
+        self.count_rewritten(locked.leaf, &successors);
         locked.held.free();
         self.lead_to_successors((old, key), &successors);
         self.counters.add(count, 1);

@@ -24,6 +24,8 @@ pub(crate) enum Count {
     Splits,
     Rewrites,
     Merges,
+    /// Leaves that lost records, each counted for a sixteenth of its page or places.
+    Shrunk,
     ScrubbedPages,
     DamagedPages,
 }

@@ -67,9 +67,12 @@ struct Cursors {
 /// The state that must change before there can be something to gain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wear {
-    splits: i64,
-    /// The live bytes, in pages.
+    /// Splits, merges, and leaves that have shrunk.
+    changes: i64,
+    /// The live bytes, in pages: leaves that shrink by little count together.
     live: i64,
+    /// Tombstones above this are kept.
+    held: u64,
     /// Pages at hand for the successors, as far as they matter: with fewer there is no more to gain.
     pages: u32,
 }
@@ -77,7 +80,8 @@ struct Wear {
 impl Wear {
     /// True if a look that was in vain then is in vain now.
     fn is_for(self, now: Self) -> bool {
-        (self.splits, self.live) == (now.splits, now.live) && now.pages <= self.pages
+        let state = |it: Self| (it.changes, it.live, it.held);
+        state(self) == state(now) && now.pages <= self.pages
     }
 }
 
@@ -230,8 +234,10 @@ impl Writer {
 
     fn wear(&self, reserve: u32) -> Wear {
         let page = i64::from(self.space.page_size());
+        let changes = [Count::Splits, Count::Merges, Count::Shrunk];
         Wear {
-            splits: self.counters.get(Count::Splits),
+            changes: changes.into_iter().map(|count| self.counters.get(count)).sum(),
+            held: self.held_tombstones.load(Ordering::Relaxed),
             live: self.counters.get(Count::LiveBytes) / page,
             pages: self.pages.at_hand(reserve, RUN_MAX as u32 - 1),
         }

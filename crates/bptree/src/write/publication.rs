@@ -67,6 +67,7 @@ impl Writer {
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
         locked.held.set(place, (tag, offset, item.live_len()), replaced.len);
+        self.count_replaced(locked.leaf, replaced.len, item.live_len());
         if item.header.large {
             locked.held.note_large();
         }

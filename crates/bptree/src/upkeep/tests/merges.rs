@@ -123,3 +123,28 @@ fn leaves_are_put_together_for_which_there_are_pages() {
     taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
+
+/// What a search has found in vain is no longer so after deletes of less than a page.
+#[test]
+fn a_few_deletes_make_a_page_gainable() {
+    let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
+    let (_directory, store) = new_store();
+    let write = WriteOptions::default();
+    let count = (0..).take_while(|at| store.put(&key(*at), &[7; 212], &write).is_ok()).count();
+    let is_gained = || store.gain_page(Demand::Overwrite, u32::MAX).expect("a search");
+    let state = || {
+        let live = store.counters.get(Count::LiveBytes);
+        (store.counters.get(Count::Splits), live / i64::from(store.space.page_size()))
+    };
+    let is_gained_after_few = |from: u32| {
+        while is_gained() {}
+        let before = state();
+        let mut gained = (from..from + 16).map(|number| {
+            let _outcome = remove(&store, &key(number)).expect("delete");
+            is_gained()
+        });
+        gained.any(|is| is) && state() == before
+    };
+    let keys = 0..count as u32 - 16;
+    assert!(keys.step_by(40).any(is_gained_after_few), "{count} records");
+}

@@ -195,6 +195,7 @@ impl Writer {
                         // New records in them count when the superseded mark does.
                         self.note(*successor, 0, generation, level);
                     }
+                    self.count_rewritten(share.locked.leaf, &successors);
                     self.lead_to_successors((page, key), &successors);
                     dead.push(page);
                     if let [(_, only)] = &successors[..]
@@ -213,6 +214,7 @@ impl Writer {
                     // There is a vacancy: it was counted.
                     let place = standing.place.or_else(|| share.locked.leaf.vacancy());
                     share.locked.held.set(place.unwrap_or_default(), named, old_len);
+                    self.count_replaced(share.locked.leaf, old_len, named.2);
                     if step.header.large {
                         share.locked.held.note_large();
                     }
