@@ -46,13 +46,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::make_lost_leaf`].
     pub(crate) fn make_lost_leaf_in_time(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
-        let mut patience = Patience::default();
-        loop {
-            match self.make_lost_leaf(least, bound) {
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
-                made => return made,
-            }
-        }
+        self.pages.in_time(&mut Patience::default(), || self.make_lost_leaf(least, bound))
     }
 
     /// Makes a leaf in the place of a lost one; durable when it returns. Returns its page.
@@ -88,16 +82,9 @@ impl Tree {
     /// If the medium fails.
     pub(crate) fn keep_doubts(&self, keys: &[Box<[u8]>]) -> Result<()> {
         for key in keys {
-            let mut patience = Patience::default();
-            loop {
-                match self.keep_doubt(key) {
-                    Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
-                    Err(Error::NoSpace { .. }) => break,
-                    kept => {
-                        kept?;
-                        break;
-                    }
-                }
+            match self.pages.in_time(&mut Patience::default(), || self.keep_doubt(key)) {
+                Err(Error::NoSpace { .. }) => {}
+                kept => kept?,
             }
         }
         Ok(())

@@ -55,19 +55,19 @@ impl Store {
     pub(crate) fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
         let mut report = ScrubReport::default();
         let mut from: Box<[u8]> = Box::default();
-        let mut patience = Patience::default();
         let mut done = 0;
         loop {
-            self.check_writable()?;
-            let scrubbed = self.scrub_leaf(&from, &mut report);
+            // An unfinished rewrite does not count.
+            let scrubbed = self.pages.in_time(&mut Patience::default(), || {
+                self.check_writable()?;
+                self.scrub_leaf(&from, &mut report)
+            });
             match scrubbed {
-                // An unfinished rewrite does not count.
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => continue,
                 Err(error @ Error::NoSpace { .. }) => report.damages.push(damage_of(&error)),
                 Err(error) if is_damage(&error) => report.damages.push(damage_of(&error)),
                 scrubbed => scrubbed?,
             }
-            (patience, done) = (Patience::default(), done + 1);
+            done += 1;
             progress(Progress { stage: "reading leaves", done, total: self.pages_in_use() });
             // The tree knows where the next leaf begins, whether this one is readable or not.
             let Some(next) = self.inner.bound_of(&from) else { break };

@@ -4,7 +4,7 @@ use crate::upkeep::Store;
 use crate::volume::counters::Count;
 use crate::volume::hurt::is_damage;
 use crate::volume::pages::{Demand, Patience};
-use coreplane_engine::{Error, Result};
+use coreplane_engine::Result;
 use coreplane_pmem::epoch;
 use coreplane_record::{Kind, View};
 
@@ -12,7 +12,8 @@ impl Store {
     /// Removes expired records; returns how many. Goes on behind damage, and reports it last.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and if the medium fails; if a leaf is damaged, after all others have been swept.
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails; if a leaf is damaged, after all
+    /// others have been swept.
     pub(crate) fn sweep_expired(&self) -> Result<u64> {
         self.check_writable()?;
         let before = self.counters.get(Count::Expired);
@@ -79,18 +80,13 @@ impl Store {
     /// As [`Store::sweep_at`].
     fn sweep_in_time(&self, key: &[u8], patience: &mut Patience) -> Result<()> {
         patience.renew();
-        loop {
-            match self.sweep_at(key, 0) {
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(patience) => {}
-                swept => return swept,
-            }
-        }
+        self.pages.in_time(patience, || self.sweep_at(key, 0))
     }
 
     /// Rewrites the leaf that serves `key`, if any record in it has expired; leaves `reserve` pages.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and if the medium fails.
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
     fn sweep_at(&self, key: &[u8], reserve: u32) -> Result<()> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key, 0)?;

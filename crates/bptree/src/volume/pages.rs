@@ -291,6 +291,24 @@ impl Pages {
         self.is_more(patience) || patience.misses < MISSES_MAX
     }
 
+    /// Makes an attempt that takes pages, again and again as long as pages come back
+    /// ([`Pages::wait_for_more`]). Not to be called with a guard or a lock.
+    ///
+    /// # Errors
+    /// As the last attempt.
+    pub(crate) fn in_time<T>(
+        &self,
+        patience: &mut Patience,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            match attempt() {
+                Err(Error::NoSpace { .. }) if self.wait_for_more(patience) => {}
+                made => return made,
+            }
+        }
+    }
+
     fn is_more(&self, patience: &mut Patience) -> bool {
         let free = self.free_len();
         let is_more = free > patience.most;

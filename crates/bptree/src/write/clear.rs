@@ -30,15 +30,8 @@ impl Writer {
     /// [`Error::Closed`], [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn clear(&self) -> Result<()> {
         self.check_writable()?;
-        let mut patience = Patience::default();
-        let page = loop {
-            match self.pages.take(1, 0) {
-                Ok(pages) => break pages[0],
-                // Pages that readers may still use come back soon.
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
-                Err(error) => return Err(error),
-            }
-        };
+        // Pages that readers may still use come back soon.
+        let page = self.pages.in_time(&mut Patience::default(), || self.pages.take(1, 0))?[0];
         let _whole = spin::lock(&self.whole);
         let guard = epoch::pin();
         let leaves = self.shut_leaves();
