@@ -51,7 +51,7 @@ pub(crate) fn generation(birth: u64) -> u32 {
 }
 
 /// The head of a leaf's page.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) birth: u64,
     /// No key of the leaf had a greater version before.

@@ -84,15 +84,7 @@ mod tests {
                 .iter()
                 .filter(|key| common == 0 || **key != b"l")
                 .map(|key| {
-                    let head = Head {
-                        birth: 1,
-                        version: 0,
-                        predecessor: None,
-                        least: (*key).into(),
-                        bound: None,
-                        image_len: 0,
-                        is_lost: false,
-                    };
+                    let head = Head { birth: 1, least: (*key).into(), ..Head::default() };
                     Found::new(0, head)
                 })
                 .collect();

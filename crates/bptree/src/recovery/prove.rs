@@ -211,12 +211,11 @@ mod tests {
     fn leaf(page: u32, of: Option<u32>, (least, bound): (&[u8], &[u8])) -> Found {
         let head = Head {
             birth: life(page).birth,
-            version: 0,
             predecessor: of.map(life),
             least: least.into(),
             bound: Some(bound.into()),
             image_len: 200,
-            is_lost: false,
+            ..Head::default()
         };
         Found { end: 200, ..Found::new(page, head) }
     }

@@ -59,14 +59,11 @@ impl Tree {
         let bound = bound.map(|bound| self.edge(bound.into(), 0)).transpose()?;
         let page = self.pages.take(1, 0)?[0];
         let head = Head {
-            birth: 0,
             // Every lost record has a smaller version: for that an open raises the base.
             version: self.version_base.load(Ordering::Acquire),
-            predecessor: None,
-            least: Box::default(),
             bound: bound.as_ref().map(|bound| bound.field.clone()),
-            image_len: 0,
             is_lost: true,
+            ..Head::default()
         };
         self.write_first(page, (head, least))?;
         if let Some(rest) = bound.and_then(|bound| bound.rest) {

@@ -125,17 +125,8 @@ impl Tree {
     }
 
     pub(crate) fn make_first_leaf(&self) -> Result<()> {
-        let head = Head {
-            birth: 0,
-            version: 0,
-            predecessor: None,
-            least: Box::default(),
-            bound: None,
-            image_len: 0,
-            is_lost: false,
-        };
         let page = self.pages.take(1, 0)?[0];
-        self.write_first(page, (head, Edge::first()))?;
+        self.write_first(page, (Head::default(), Edge::first()))?;
         self.inner.build(page, Vec::new());
         Ok(())
     }

@@ -104,11 +104,9 @@ impl Tree {
         let head = Head {
             birth,
             version: locked.held.given(),
-            predecessor: None,
             least: least.field.clone(),
             bound: bound.as_ref().map(|bound| bound.field.clone()),
-            image_len: 0,
-            is_lost: false,
+            ..Head::default()
         };
         Ok(Beginning { head, edges: std::iter::once(least).chain(bound).collect() })
     }

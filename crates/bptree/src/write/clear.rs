@@ -60,15 +60,7 @@ impl Writer {
     fn empty(&self, leaves: &[Bound], page: u32, first: Life) -> Result<()> {
         // Greater than all versions that the leaves have given out.
         let version = self.version_base.load(Ordering::Acquire) + STEP;
-        let head = Head {
-            birth: 0,
-            version,
-            predecessor: Some(first),
-            least: Box::default(),
-            bound: None,
-            image_len: 0,
-            is_lost: false,
-        };
+        let head = Head { version, predecessor: Some(first), ..Head::default() };
         let image = self.write_image(page, (head, Edge::first()), &[])?;
         {
             // The first of a root's four fences makes the leaf durable, before any word of the root.
