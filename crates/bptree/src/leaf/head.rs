@@ -83,8 +83,7 @@ impl Head {
     /// completely published.
     pub(crate) fn bounds<'g>(page: &PageBytes<'g>) -> Option<(&'g [u8], Option<&'g [u8]>)> {
         let fixed = page.get(0, FIXED)?;
-        let lens = word32(fixed, 8) as usize;
-        let (least_len, bound_len) = (lens & 0xffff, lens >> 16);
+        let (least_len, bound_len, _) = lens_in(fixed);
         let keys = page.get(FIXED as u32, least_len + bound_len)?;
         let (least, bound) = keys.split_at(least_len);
         Some((least, (word32(fixed, 4) & UNBOUNDED == 0).then_some(bound)))
@@ -98,8 +97,7 @@ impl Head {
         let offset = page.start();
         let not_there = || Error::Corrupt { offset, what: "no head of a leaf".to_owned() };
         let fixed = page.get(0, FIXED).ok_or_else(not_there)?;
-        let lens = word32(fixed, 8) as usize;
-        let len = (FIXED + (lens & 0xffff) + (lens >> 16)).next_multiple_of(8);
+        let (.., len) = lens_in(fixed);
         let bytes = page.get(0, len).ok_or_else(not_there)?;
         let (stored, computed) =
             (word32(bytes, 0), crc32c_append(seed(pool_seed, number), &bytes[4..]));
@@ -149,9 +147,7 @@ impl Head {
         if word32(fixed, 4) & 0xff != LEAF {
             return Ok(None);
         }
-        let lens = word32(fixed, 8) as usize;
-        let (least_len, bound_len) = (lens & 0xffff, lens >> 16);
-        let len = (FIXED + least_len + bound_len).next_multiple_of(8);
+        let (least_len, bound_len, len) = lens_in(fixed);
         let Some(bytes) = space.bytes(guard, offset, len as u64) else { return Ok(None) };
         let (stored, computed) =
             (word32(bytes, 0), crc32c_append(seed(pool_seed, page), &bytes[4..]));
@@ -171,6 +167,13 @@ impl Head {
             is_lost: word32(bytes, 4) & LOST != 0,
         }))
     }
+}
+
+/// The lengths of the least key, of the bound and of the whole head.
+fn lens_in(fixed: &[u8]) -> (usize, usize, usize) {
+    let lens = word32(fixed, 8) as usize;
+    let (least, bound) = (lens & 0xffff, lens >> 16);
+    (least, bound, (FIXED + least + bound).next_multiple_of(8))
 }
 
 fn word32(bytes: &[u8], at: usize) -> u32 {
