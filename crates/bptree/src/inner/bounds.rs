@@ -27,7 +27,7 @@ impl Inner {
         Some((least.unwrap_or_default(), self.end_of(&path)))
     }
 
-    fn end_of(&self, path: &Path) -> Option<Box<[u8]>> {
+    pub(super) fn end_of(&self, path: &Path) -> Option<Box<[u8]>> {
         path.iter().rev().find_map(|(node, at)| self.node(*node).separator(*at))
     }
 

@@ -27,10 +27,7 @@ impl Inner {
         let mut path = self.path(key);
         let Some((number, at)) = path.pop() else { return Siblings::default() };
         let Content { separators, children: leaves, .. } = self.node(number).content();
-        let bound = path
-            .iter()
-            .rev()
-            .find_map(|(number, at)| self.node(*number).content().separators.get(*at).cloned());
+        let bound = self.end_of(&path);
         Siblings { leaves, separators, at, bound }
     }
 

@@ -1,5 +1,6 @@
 //! Checks that leaves tile the whole range of keys: exactly one leaf serves each key.
 
+use crate::inner::word_at;
 use crate::leaf::Life;
 use crate::tree::leaf_page::Found;
 use std::collections::BTreeMap;
@@ -48,15 +49,8 @@ pub(crate) fn in_order(leaves: &[Found]) -> Vec<u32> {
     let common = bounded.fold(first.len(), |common, other| {
         first[..common].iter().zip(other).take_while(|(a, b)| a == b).count()
     });
-    let word = |key: &[u8]| {
-        let mut bytes = [0; 8];
-        let rest = key.get(common..).unwrap_or_default();
-        let len = rest.len().min(8);
-        bytes[..len].copy_from_slice(&rest[..len]);
-        u64::from_be_bytes(bytes)
-    };
     let mut order: Vec<(u64, u32)> =
-        (0..leaves.len() as u32).map(|at| (word(least(at)), at)).collect();
+        (0..leaves.len() as u32).map(|at| (word_at(least(at), common), at)).collect();
     order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| least(a.1).cmp(least(b.1))));
     order.into_iter().map(|(_, at)| at).collect()
 }
