@@ -146,7 +146,8 @@ impl Device {
         }
         let tells_of_each = self.has_stopped();
         for (_, decision) in batch.made().filter(|(one, _)| tells_of_each || one.taken.is_told) {
-            group.tell(self, decision.options.sequence, decision.hash);
+            let key = (decision.hash, decision.decided.key);
+            group.tell(self, decision.options.sequence, key);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::ring::Decision;
 use super::{Device, Job};
+use crate::in_flight::Hashed;
 use coreplane_engine::{Horizon, Result};
 use std::sync::Arc;
 
@@ -48,5 +49,5 @@ pub(crate) trait Host: Send + Sync + 'static {
     fn give_up_write(&self, device: &Device, decision: &Decision<'_>);
 
     /// Reports that a device has made a write of a key.
-    fn tell(&self, device: &Device, sequence: Option<u64>, hash: u64);
+    fn tell(&self, device: &Device, sequence: Option<u64>, key: Hashed<'_>);
 }

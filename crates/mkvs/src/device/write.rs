@@ -139,6 +139,11 @@ impl<'a> Write<'a> {
         }))
     }
 
+    /// The key that it changes.
+    pub(crate) fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
     /// The outcome of the decision, once the write was made.
     pub(crate) fn decided(&self) -> Decided<'_> {
         Decided { key: self.key, put: self.put.as_ref().map(|(value, at)| (&**value, *at)) }

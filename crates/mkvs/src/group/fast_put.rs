@@ -23,7 +23,7 @@ use crate::device::decision::{Decided, is_damage};
 use crate::device::ring::Decision;
 use crate::device::{Device, Place};
 use crate::filter::Insertion;
-use crate::in_flight::{FastWrite, InFlight};
+use crate::in_flight::{FastWrite, Hashed, InFlight};
 use crate::membership::states::Moment;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::{Ack, Devices};
@@ -41,7 +41,7 @@ thread_local! {
 /// A write that has begun; if it is dropped before it is made, it is neither reported as made nor on the way.
 struct Begun<'a> {
     in_flight: &'a InFlight,
-    hash: u64,
+    key: Hashed<'a>,
     is_made: bool,
 }
 
@@ -49,7 +49,7 @@ impl Drop for Begun<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_made {
-            self.in_flight.stay(self.hash);
+            self.in_flight.stay(self.key);
         }
     }
 }
@@ -145,9 +145,9 @@ impl Group {
         let mut place =
             first.map(|it| it.reserve(self, &decision, guard).ok_or(())).transpose().ok()?;
         let way = first.zip(place.as_ref()).map(|(first, place)| first.way_to(place.end()));
-        let write = FastWrite { hash, sequence, asked, awaited, members };
+        let write = FastWrite { key: (hash, key), sequence, asked, awaited, members };
         let number = self.in_flight.begin_fast(&write, way)?;
-        let mut begun = Begun { in_flight: &self.in_flight, hash, is_made: false };
+        let mut begun = Begun { in_flight: &self.in_flight, key: write.key, is_made: false };
         // Counted before the put, as in any change of the group.
         let mut change = PUTS_NEW.get().then(|| self.filter.change());
         let counted = change.as_ref().and_then(|change| change.insert_absent(hash));
@@ -165,7 +165,7 @@ impl Group {
             }
         };
         if !is_made && copies.made == 0 {
-            self.refuse_fast(counted, (hash, members), &copies);
+            self.refuse_fast(counted, write.key, members, &copies);
             begun.is_made = true;
             drop(place);
             self.leave_failed(copies.failed);
@@ -231,17 +231,18 @@ impl Group {
     fn refuse_fast(
         &self,
         counted: Option<Insertion<'_>>,
-        (hash, members): (u64, Devices),
+        key: Hashed<'_>,
+        members: Devices,
         copies: &Copies,
     ) {
         match (counted, copies.is_nothing()) {
             (Some(counted), true) => counted.undo(),
             (None, false) if members.count_ones() == 1 => {
-                self.filter.change().insert(hash);
+                self.filter.change().insert(key.0);
             }
             _ => {}
         }
-        self.in_flight.refuse(hash, self.followers());
+        self.in_flight.refuse(key, self.followers());
     }
 
     /// A device has not made a put: if the device has failed, the group goes on without it.

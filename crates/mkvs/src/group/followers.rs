@@ -5,6 +5,7 @@ use super::{Group, NotMade};
 use crate::device::decision::caught;
 use crate::device::ring::{Decision, Room};
 use crate::device::{Device, Host, Job, make};
+use crate::in_flight::Hashed;
 use crate::in_flight::track::Way;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;
@@ -78,7 +79,7 @@ impl Group {
             (made, now) = self.copy_of(order, made, decided, options)?;
         };
         let sequence = options.sequence.unwrap_or_default();
-        self.in_flight.done_and(*hash, sequence, (made, way), self.followers());
+        self.in_flight.done_and((*hash, decided.key), sequence, (made, way), self.followers());
         Ok(())
     }
 
@@ -103,7 +104,7 @@ impl Group {
     fn made_by<'k, T>(
         &self,
         device: &Device,
-        keys: impl Iterator<Item = (u64, Option<u64>, &'k [u8])>,
+        keys: impl Iterator<Item = (Hashed<'k>, Option<u64>)>,
         make: impl FnOnce() -> Result<T>,
     ) -> Option<T> {
         let bit = 1 << device.number;
@@ -119,9 +120,9 @@ impl Group {
         // made durable, the entry stays, and the write is not reported for the device. If the device was replaced
         // meanwhile, the one in its place has not failed.
         if self.is_there(device) && self.drop_member(device).is_err() {
-            keys.for_each(|(hash, sequence, key)| {
+            keys.for_each(|(key, sequence)| {
                 let sequence = sequence.unwrap_or_default();
-                self.in_flight.give_up(hash, (self.number, key), sequence, device.number);
+                self.in_flight.give_up(self.number, key, sequence, device.number);
             });
         }
         None
@@ -146,7 +147,7 @@ impl Host for Group {
         let make = || device.pace.puts.of(|| decided.make(&*device.engine, options));
         let is_made = self.made_by(device, std::iter::once(key_of(decision)), make).is_some();
         if is_made && (is_told || device.has_stopped()) {
-            self.tell(device, options.sequence, decision.hash);
+            self.tell(device, options.sequence, (decision.hash, decided.key));
         }
         is_made
     }
@@ -186,25 +187,24 @@ impl Host for Group {
     fn catch_up_all(&self, device: &Device, job: &Job) {
         let Job { batch, options, hashes } = job;
         let make = || make(&*device.engine, batch, options);
-        let keys = batch.changes().map(|change| change.key());
-        let keys = hashes.iter().zip(keys).map(|(hash, key)| (*hash, options.sequence, key));
-        if self.made_by(device, keys, make).is_some() {
-            hashes.iter().for_each(|hash| self.tell(device, options.sequence, *hash));
+        let keys = || hashes.iter().copied().zip(batch.changes().map(|change| change.key()));
+        let sequence = options.sequence;
+        if self.made_by(device, keys().map(|key| (key, sequence)), make).is_some() {
+            keys().for_each(|key| self.tell(device, sequence, key));
         }
     }
 
     fn give_up_write(&self, device: &Device, decision: &Decision<'_>) {
-        let whose = (self.number, decision.decided.key);
-        let sequence = decision.options.sequence.unwrap_or_default();
-        self.in_flight.give_up(decision.hash, whose, sequence, device.number);
+        let (key, sequence) = key_of(decision);
+        self.in_flight.give_up(self.number, key, sequence.unwrap_or_default(), device.number);
     }
 
-    fn tell(&self, device: &Device, sequence: Option<u64>, hash: u64) {
-        self.in_flight.done(hash, sequence.unwrap_or(0), 1 << device.number, self.followers());
+    fn tell(&self, device: &Device, sequence: Option<u64>, key: Hashed<'_>) {
+        self.in_flight.done(key, sequence.unwrap_or(0), 1 << device.number, self.followers());
     }
 }
 
-/// The key of a decision, by its hash and with its sequence.
-fn key_of<'d>(decision: &Decision<'d>) -> (u64, Option<u64>, &'d [u8]) {
-    (decision.hash, decision.options.sequence, decision.decided.key)
+/// The key of a decision, and its sequence.
+fn key_of<'d>(decision: &Decision<'d>) -> (Hashed<'d>, Option<u64>) {
+    ((decision.hash, decision.decided.key), decision.options.sequence)
 }

@@ -33,11 +33,11 @@ mod tests;
 mod watchdog;
 
 use crate::device::Device;
-use crate::device::decision::{Decided, is_damage, is_failure};
+use crate::device::decision::{is_damage, is_failure};
 use crate::device::ring::Decision;
 use crate::device::write::Write;
 use crate::filter::{CAPACITY_MIN, Filter};
-use crate::in_flight::{Entry, InFlight};
+use crate::in_flight::{Hashed, InFlight};
 use crate::membership::states::MemberStates;
 use crate::shape::append_list::AppendList;
 use crate::shape::order::{Order, numbers};
@@ -305,14 +305,15 @@ impl Group {
         options: &WriteOptions,
         write: &mut Write<'_>,
     ) -> Result<Tried> {
-        let order = self.order_of(&[hash])?;
+        let key = write.key();
+        let order = self.order_of(&[(hash, key)])?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
-        if let Decided { key, put: Some((value, _)) } = write.decided() {
+        if let Some((value, _)) = write.decided().put {
             let awaited = order.awaited().iter().filter_map(|number| self.at(*number));
             awaited.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
         }
-        self.in_flight.begin(Entry::new(hash, sequence, asked, false));
+        self.in_flight.begin((hash, key), sequence, asked, false);
         self.prepare(&order);
         self.prefetch_filter(hash);
         // A key that is removed from the filter must not be listed by a rebuild that begins meanwhile. The key of a
@@ -321,12 +322,12 @@ impl Group {
         let (outcome, made) = match self.decide(&order, options, write)? {
             decide::Decision::Made(outcome, made) => (outcome, made),
             decide::Decision::Refused(device, error) => {
-                self.in_flight.refuse(hash, self.followers());
+                self.in_flight.refuse((hash, key), self.followers());
                 return Ok(Tried::Failed(device, error));
             }
         };
         let Outcome::Written(written) = outcome else {
-            self.in_flight.refuse(hash, self.followers());
+            self.in_flight.refuse((hash, key), self.followers());
             return Ok(Tried::Made(outcome));
         };
         let decided = write.decided();
@@ -383,7 +384,7 @@ impl Group {
 
     /// The members in the order in which a write of these keys comes to them, to each at once. The awaited ones have
     /// the newest records: the call waits until enough members have them. The caller has the key locks.
-    pub(crate) fn order_of(&self, hashes: &[u64]) -> Result<Order> {
+    pub(crate) fn order_of(&self, keys: &[Hashed<'_>]) -> Result<Order> {
         let mut backoff = Backoff::new();
         loop {
             let now = self.states.now();
@@ -392,14 +393,14 @@ impl Group {
             if members == 0 {
                 return Err(self.lost());
             }
-            let newest = |set, hash: &u64| set & self.in_flight.newest(*hash, members);
-            let current = hashes.iter().fold(members, newest);
+            let newest = |set, key: &Hashed<'_>| set & self.in_flight.newest(*key, members);
+            let current = keys.iter().fold(members, newest);
             if current.count_ones() as usize >= copies && current & 1 << primary != 0 {
-                let hash = hashes.first().copied().unwrap_or_default();
+                let hash = keys.first().map_or(0, |(hash, _)| *hash);
                 return Ok(Order::new(hash, members, current, (copies, primary)));
             }
-            let reach = |set, hash: &u64| set & self.in_flight.reached(*hash, members);
-            let reached = hashes.iter().fold(members, reach);
+            let reach = |set, key: &Hashed<'_>| set & self.in_flight.reached(*key, members);
+            let reached = keys.iter().fold(members, reach);
             if reached & 1 << primary == 0 || (reached.count_ones() as usize) < copies {
                 // Until the failed device can be left out.
                 return Err(self.gone());

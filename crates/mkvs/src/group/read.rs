@@ -4,7 +4,7 @@ use super::Group;
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::group::hedge::lookup;
-use crate::in_flight::Seen;
+use crate::in_flight::{Hashed, Seen};
 use crate::membership::states::Moment;
 use crate::shape::order::{nth, numbers};
 use crate::shape::position::Devices;
@@ -31,11 +31,11 @@ impl Group {
     /// The devices that a key may be read on now, and the member states of that moment; no device while readers of
     /// the key must wait.
     #[inline]
-    fn current_of(&self, hash: u64, but: Devices) -> (Devices, Moment) {
+    fn current_of(&self, key: Hashed<'_>, but: Devices) -> (Devices, Moment) {
         loop {
             let now = self.states.now();
             let members = now.members() & !but;
-            let devices = self.in_flight.current(hash, members);
+            let devices = self.in_flight.current(key, members);
             if self.states.now() == now {
                 return (devices, now);
             }
@@ -45,8 +45,8 @@ impl Group {
 
     /// The devices that a key may be read on now; none while its readers must wait.
     #[inline]
-    pub(crate) fn current_now(&self, hash: u64) -> Devices {
-        self.current_of(hash, 0).0
+    pub(crate) fn current_now(&self, key: Hashed<'_>) -> Devices {
+        self.current_of(key, 0).0
     }
 
     /// The devices that a key may be read on, except some that were asked in vain.
@@ -54,17 +54,17 @@ impl Group {
     /// # Errors
     /// If the group has no member left.
     #[inline]
-    fn readers(&self, hash: u64, but: Devices) -> Result<(Devices, Moment)> {
+    fn readers(&self, key: Hashed<'_>, but: Devices) -> Result<(Devices, Moment)> {
         let mut backoff = Backoff::new();
         loop {
-            let (devices, now) = self.current_of(hash, but);
+            let (devices, now) = self.current_of(key, but);
             if devices != 0 {
                 return Ok((devices, now));
             }
             if now.members() & !but == 0 {
                 return Err(self.lost());
             }
-            if self.in_flight.reached(hash, now.members()) & !but == 0 {
+            if self.in_flight.reached(key, now.members()) & !but == 0 {
                 return Err(self.gone());
             }
             backoff.wait();
@@ -77,10 +77,10 @@ impl Group {
     /// # Errors
     /// If the group has no member left.
     #[inline]
-    pub(crate) fn reader(&self, hash: u64, but: Devices) -> Result<(&Arc<Device>, Seen)> {
+    pub(crate) fn reader(&self, key: Hashed<'_>, but: Devices) -> Result<(&Arc<Device>, Seen)> {
         loop {
-            let seen = self.in_flight.see(hash);
-            let (devices, now) = self.readers(hash, but)?;
+            let seen = self.in_flight.see(key.0);
+            let (devices, now) = self.readers(key, but)?;
             let number = self.choose(devices).ok_or_else(|| self.lost())?;
             let device = self.device(number)?;
             // Another device may be in the place of one that is no member any more.
@@ -102,18 +102,27 @@ impl Group {
     /// If a device, one of the `members`, has the newest record of a key: the state to check by
     /// [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before the record is shown.
     #[inline]
-    pub(crate) fn see_current(&self, hash: u64, device: u8, members: Devices) -> Option<Seen> {
-        let seen = self.in_flight.see(hash);
-        let has_newest = self.in_flight.current(hash, members) & 1 << device != 0;
+    pub(crate) fn see_current(
+        &self,
+        key: Hashed<'_>,
+        device: u8,
+        members: Devices,
+    ) -> Option<Seen> {
+        let seen = self.in_flight.see(key.0);
+        let has_newest = self.in_flight.current(key, members) & 1 << device != 0;
         (has_newest || mutant!("mkvs.multi_get.current")).then_some(seen)
     }
 
     /// As [`Group::reader`], without waiting; none if no other device has the newest record of the key at this
     /// moment.
-    pub(crate) fn other_reader(&self, hash: u64, but: Devices) -> Option<(&Arc<Device>, Seen)> {
+    pub(crate) fn other_reader(
+        &self,
+        key: Hashed<'_>,
+        but: Devices,
+    ) -> Option<(&Arc<Device>, Seen)> {
         loop {
-            let seen = self.in_flight.see(hash);
-            let (devices, now) = self.current_of(hash, but);
+            let seen = self.in_flight.see(key.0);
+            let (devices, now) = self.current_of(key, but);
             let device = self.device(self.choose(devices)?).ok()?;
             if self.states.now() == now {
                 return Some((device, seen));
@@ -180,7 +189,7 @@ impl Group {
     pub(crate) fn read_on(
         &self,
         device: &Device,
-        (hash, key): (u64, &[u8]),
+        (hash, key): Hashed<'_>,
         seen: Seen,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<Found>> {
@@ -204,12 +213,12 @@ impl Group {
     pub(crate) fn read_if_current(
         &self,
         device: &Device,
-        (hash, key): (u64, &[u8]),
+        (hash, key): Hashed<'_>,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<Found>> {
         for _ in 0..READS {
             let seen = self.in_flight.see(hash);
-            if self.current_now(hash) & 1 << device.number == 0 || !self.is_there(device) {
+            if self.current_now((hash, key)) & 1 << device.number == 0 || !self.is_there(device) {
                 return Ok(None);
             }
             if let Some(found) = self.read_on(device, (hash, key), seen, visit)? {
@@ -311,10 +320,10 @@ impl Group {
 
     /// True if no member has the key, as far as the filter can tell.
     #[inline]
-    pub(crate) fn denies(&self, hash: u64) -> bool {
+    pub(crate) fn denies(&self, (hash, key): Hashed<'_>) -> bool {
         self.rules.asks_filters
             // This look drops the entry of a write that has come to all devices meanwhile.
-            && !self.in_flight.has_entry(hash)
+            && !self.in_flight.has_entry((hash, key))
             // Checked before and after: meanwhile the filter may be replaced by one of all keys, and then by one of
             // fewer.
             && self.is_listed.load(Ordering::Acquire)
@@ -335,10 +344,10 @@ impl Group {
     /// As the engine, and if the group has no member left.
     pub(crate) fn compete(
         self: &Arc<Self>,
-        (hash, key): (u64, &[u8]),
+        (hash, key): Hashed<'_>,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<(Found, u8)>> {
-        let (devices, _) = self.readers(hash, 0)?;
+        let (devices, _) = self.readers((hash, key), 0)?;
         let first = self.fastest(devices).ok_or_else(|| self.lost())?;
         lookup::read(self, self.device(first)?, (hash, key), self.competes(), visit)
     }

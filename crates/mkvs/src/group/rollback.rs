@@ -50,8 +50,8 @@ impl Group {
     /// the write is `torn`.
     pub(crate) fn refuse(&self, hash: u64, key: &[u8], torn: Option<Torn>) {
         match torn {
-            None => self.in_flight.refuse(hash, self.followers()),
-            Some(torn) => self.in_flight.fail(hash, (self.number, key), torn),
+            None => self.in_flight.refuse((hash, key), self.followers()),
+            Some(torn) => self.in_flight.fail(self.number, (hash, key), torn),
         }
     }
 

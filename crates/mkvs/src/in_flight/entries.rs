@@ -1,6 +1,6 @@
 //! The entries of a stripe: mostly one, of a write that all devices have by now, which lies in the stripe itself.
 
-use super::Entry;
+use super::{Entry, KeyId};
 use crate::in_flight::track::OnTheWay;
 
 /// The entries. Those beside the first are elsewhere, in memory that is kept for the next ones.
@@ -27,8 +27,8 @@ impl Entries {
     }
 
     #[inline]
-    pub(super) fn find(&mut self, hash: u64) -> Option<&mut Entry> {
-        self.iter_mut().find(|entry| entry.hash == hash)
+    pub(super) fn find(&mut self, id: KeyId) -> Option<&mut Entry> {
+        self.iter_mut().find(|entry| entry.id == id)
     }
 
     /// The entry that is the only one.
@@ -63,11 +63,11 @@ impl Entries {
 
     /// Drops the entry of a key if `is_over`; true if it was.
     #[inline]
-    pub(super) fn end(&mut self, hash: u64, is_over: impl FnOnce(&mut Entry) -> bool) -> bool {
-        let is_over = self.find(hash).is_some_and(is_over);
+    pub(super) fn end(&mut self, id: KeyId, is_over: impl FnOnce(&mut Entry) -> bool) -> bool {
+        let is_over = self.find(id).is_some_and(is_over);
         if is_over {
-            self.first.take_if(|entry| entry.hash == hash);
-            self.rest.retain(|entry| entry.hash != hash);
+            self.first.take_if(|entry| entry.id == id);
+            self.rest.retain(|entry| entry.id != id);
         }
         is_over
     }
@@ -82,37 +82,43 @@ impl Entries {
 mod tests {
     use super::*;
 
+    fn entry(id: u64) -> Entry {
+        Entry::new((0, KeyId(id)), id, 0, false)
+    }
+
     #[test]
     fn entries_come_and_go_in_any_order() {
         let mut entries = Entries::default();
-        let hashes = |entries: &Entries| entries.iter().map(|it| it.hash).collect::<Vec<_>>();
+        let hashes = |entries: &Entries| entries.iter().map(|it| it.id.0).collect::<Vec<_>>();
         for hash in 1..=4 {
-            entries.push(Entry::new(hash, hash, 0, false));
+            entries.push(entry(hash));
         }
         assert_eq!((hashes(&entries), entries.len()), (vec![1, 2, 3, 4], 4));
         assert!(entries.only().is_none());
         assert!(
-            !entries.end(1, |_| false) && !entries.end(3, |_| false) && !entries.end(5, |_| true)
+            !entries.end(KeyId(1), |_| false)
+                && !entries.end(KeyId(3), |_| false)
+                && !entries.end(KeyId(5), |_| true)
         );
-        assert!(entries.end(1, |_| true) && entries.end(3, |_| true));
+        assert!(entries.end(KeyId(1), |_| true) && entries.end(KeyId(3), |_| true));
         assert_eq!((hashes(&entries), entries.len()), (vec![2, 4], 2));
         assert!(entries.only().is_none(), "it is not in the stripe");
-        entries.push(Entry::new(5, 5, 0, false));
+        entries.push(entry(5));
         assert_eq!(hashes(&entries), [5, 2, 4]);
-        assert_eq!(entries.find(4).map(|entry| entry.write.sequence), Some(4));
-        assert!(entries.find(1).is_none());
+        assert_eq!(entries.find(KeyId(4)).map(|entry| entry.write.sequence), Some(4));
+        assert!(entries.find(KeyId(1)).is_none());
         // Those that all devices have go.
         for hash in [5, 2] {
-            let entry = entries.find(hash).expect("there");
+            let entry = entries.find(KeyId(hash)).expect("there");
             (entry.write.done, entry.wanted) = (0b11, 0b11);
         }
         assert!(entries.sweep().is_none());
         assert_eq!(hashes(&entries), [4]);
         assert!(entries.vacant().is_none(), "one is elsewhere");
         entries.clear();
-        assert_eq!((entries.len(), entries.find(4).is_none()), (0, true));
-        *entries.vacant().expect("none is left") = Some(Entry::new(6, 6, 0, false));
+        assert_eq!((entries.len(), entries.find(KeyId(4)).is_none()), (0, true));
+        *entries.vacant().expect("none is left") = Some(entry(6));
         assert!(entries.vacant().is_none());
-        assert_eq!(entries.only().map(|entry| entry.hash), Some(6));
+        assert_eq!(entries.only().map(|entry| entry.id.0), Some(6));
     }
 }

@@ -1,13 +1,14 @@
 //! A write on its way to the devices, and the devices that have it.
 
-use super::{Devices, Indeterminate, MADE};
+use super::{Devices, Indeterminate, KeyId, MADE};
 use crate::in_flight::FastWrite;
 use crate::in_flight::track::{OnTheWay, Way};
 
 /// A write that not all members have.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(super) struct Entry {
     pub(super) hash: u64,
+    pub(super) id: KeyId,
     /// The device to read while no device is known to have the write.
     pub(super) asked: u8,
     /// Readers wait until it is over: it is a part of a batch in several groups.
@@ -50,16 +51,16 @@ impl Write {
 
 impl Entry {
     /// A write that is about to be made.
-    pub(crate) fn new(hash: u64, sequence: u64, asked: u8, is_held: bool) -> Self {
+    pub(super) fn new((hash, id): (u64, KeyId), sequence: u64, asked: u8, is_held: bool) -> Self {
         let write = Write { sequence, done: 0, number: 0, awaited: 0, on_the_way: None };
         let (before, wanted, doubt) = (None, Devices::MAX, None);
-        Self { hash, asked, is_held, write, before, wanted, doubt }
+        Self { hash, id, asked, is_held, write, before, wanted, doubt }
     }
 
     /// A write that is about to be made on the devices that it waits for, the asked device among them; the caller
     /// reports it with [`InFlight::made`](super::InFlight::made).
-    pub(super) fn fast(write: &FastWrite) -> Self {
-        let mut entry = Self::new(write.hash, write.sequence, write.asked, false);
+    pub(super) fn fast(write: &FastWrite<'_>, id: KeyId) -> Self {
+        let mut entry = Self::new((write.key.0, id), write.sequence, write.asked, false);
         (entry.write.awaited, entry.wanted) = (write.awaited, write.members);
         entry
     }
@@ -67,8 +68,13 @@ impl Entry {
     /// Becomes the entry of such a write: field by field, since an entry that is put together elsewhere and moved
     /// here waits for its own stores.
     #[inline(always)]
-    pub(super) fn become_fast(&mut self, write: &FastWrite, number: u64, way: Option<Way<'_>>) {
-        (self.hash, self.asked, self.is_held) = (write.hash, write.asked, false);
+    pub(super) fn become_fast(
+        &mut self,
+        (write, id): (&FastWrite<'_>, KeyId),
+        number: u64,
+        way: Option<Way<'_>>,
+    ) {
+        (self.hash, self.id, self.asked, self.is_held) = (write.key.0, id, write.asked, false);
         (self.write.sequence, self.write.number) = (write.sequence, number);
         (self.write.done, self.write.awaited) = (0, write.awaited);
         self.wanted = write.members;

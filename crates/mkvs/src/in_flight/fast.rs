@@ -2,7 +2,7 @@
 //! stores the number of the last such write in the stripe, and the next thread that locks the entries notes it
 //! there.
 
-use super::{Entries, Entry, InFlight, Stripe};
+use super::{Entries, Entry, Hashed, InFlight, Stripe};
 use crate::in_flight::track::{OnTheWay, Way};
 use crate::shape::position::Devices;
 use coreplane_pmem::arch::prefetch_all_to_write;
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 /// A write that the devices that it waits for are about to get together.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FastWrite {
-    pub(crate) hash: u64,
+pub(crate) struct FastWrite<'a> {
+    pub(crate) key: Hashed<'a>,
     pub(crate) sequence: u64,
     /// The device to read until the write is made; it waits for this one.
     pub(crate) asked: u8,
@@ -42,34 +42,34 @@ impl InFlight {
 
     /// As [`Self::begin`], for a fast write that is perhaps on the way to another device; its number. None if not
     /// all devices that it waits for have the newest record of the key.
-    pub(crate) fn begin_fast(&self, write: &FastWrite, way: Option<Way<'_>>) -> Option<u64> {
-        let stripe = Self::stripe_of(write.hash);
+    pub(crate) fn begin_fast(&self, write: &FastWrite<'_>, way: Option<Way<'_>>) -> Option<u64> {
+        let (stripe, id) = (Self::stripe_of(write.key.0), self.secret.id_of(write.key));
         let mut entries = self.entries(stripe);
         let is_there = |known: &Entry| known.current() & write.awaited == write.awaited;
         if let Some(entry) = entries.only() {
-            if entry.hash == write.hash && !is_there(entry) {
+            if entry.id == id && !is_there(entry) {
                 return None;
             }
             if entry.will_be_over() || mutant!("mkvs.entry.not_over") {
                 let number = self.next_number(stripe);
-                entry.become_fast(write, number, way);
+                entry.become_fast((write, id), number, way);
                 self.count(stripe, 1, 1);
                 return Some(number);
             }
         } else if let Some(vacant) = entries.vacant() {
             let number = self.next_number(stripe);
-            let entry = vacant.insert(Entry::fast(write));
+            let entry = vacant.insert(Entry::fast(write, id));
             entry.write.number = number;
             entry.write.on_the_way = way.map(OnTheWay::from);
             self.count(stripe, 1, 1);
             return Some(number);
         } else {
-            let known = entries.iter().find(|known| known.hash == write.hash);
+            let known = entries.iter().find(|known| known.id == id);
             if !known.is_none_or(is_there) {
                 return None;
             }
         }
-        Some(self.begin_in(stripe, &mut entries, Entry::fast(write), way))
+        Some(self.begin_in(stripe, &mut entries, Entry::fast(write, id), way))
     }
 
     /// Reports that all devices that a write waits for have it; the write was begun with [`Self::begin_fast`] and
@@ -81,8 +81,8 @@ impl InFlight {
 
     /// The write will not be reported with [`Self::made`], and is not on the way.
     #[cold]
-    pub(crate) fn stay(&self, hash: u64) {
-        self.end(hash, |entry| {
+    pub(crate) fn stay(&self, key: Hashed<'_>) {
+        self.end(key, |entry| {
             (entry.write.on_the_way, entry.write.awaited) = (None, 0);
             false
         });
@@ -92,6 +92,7 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::in_flight::key_id::keyed;
     use crate::in_flight::track::Track;
     use std::sync::Arc;
 
@@ -103,10 +104,11 @@ mod tests {
         let plain = |hash, sequence, place| {
             let way = Way { track: &track, place, number: 0 };
             let (asked, awaited, members) = (1, 0b10, 0b11);
-            let write = FastWrite { hash, sequence, asked, awaited, members };
+            let key = keyed(hash);
+            let write = FastWrite { key, sequence, asked, awaited, members };
             in_flight.begin_fast(&write, Some(way))
         };
-        let current = || in_flight.current(7, 0b11);
+        let current = || in_flight.current(keyed(7), 0b11);
         let first = plain(7, 1, 2).expect("nothing is there");
         assert_eq!(current(), 1 << 1);
         // A processor that is past the place has not made a write that was not made on the awaited device.
@@ -120,7 +122,7 @@ mod tests {
         let other = plain(8, 3, 6).expect("another key");
         in_flight.made(7, second);
         assert_eq!(current(), 0b10);
-        assert_eq!(in_flight.current(8, 0b11), 1 << 1);
+        assert_eq!(in_flight.current(keyed(8), 0b11), 1 << 1);
         in_flight.made(7, other);
         track.come_to(6);
         assert_eq!((current(), in_flight.is_quiet(7)), (0b11, true));
@@ -128,19 +130,19 @@ mod tests {
         let third = plain(7, 4, 8).expect("all have it");
         in_flight.made(7, third);
         let fourth = plain(7, 5, 10).expect("the one that is asked has it");
-        in_flight.stay(7);
-        in_flight.refuse(7, 0b11);
+        in_flight.stay(keyed(7));
+        in_flight.refuse(keyed(7), 0b11);
         in_flight.made(7, fourth);
         assert_eq!(current(), 0b10);
         // A write that was never reported is not taken for made when others are.
         plain(7, 6, 12).expect("the one that is asked has it");
-        in_flight.stay(7);
+        in_flight.stay(keyed(7));
         let other = plain(8, 7, 14).expect("another key");
         in_flight.made(7, other);
         track.come_to(14);
         assert_eq!(current(), 1 << 1);
         // A fast write is declined where another device has the newest record.
-        in_flight.done(7, 6, 0b01, 0b11);
+        in_flight.done(keyed(7), 6, 0b01, 0b11);
         assert_eq!(plain(7, 8, 16), None);
     }
 }

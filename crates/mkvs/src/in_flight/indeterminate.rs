@@ -5,7 +5,7 @@
 //! it again: a later write that comes to all of them, or the scrub, achieves that. Meanwhile a reader of many keys
 //! is told which devices have the newest record of every key that it has read. Other readers are not concerned.
 
-use super::{Devices, Entry, GIVEN_UP, InFlight, MADE, Write};
+use super::{Devices, Entry, GIVEN_UP, Hashed, InFlight, MADE, Write};
 use coreplane_engine::UnixMillis;
 use std::sync::atomic::Ordering;
 
@@ -67,12 +67,12 @@ impl Entry {
 
 impl InFlight {
     /// A write was neither made nor taken back everywhere: the state of the key is unknown.
-    pub(crate) fn fail(&self, hash: u64, whose: (u16, &[u8]), torn: Torn) {
+    pub(crate) fn fail(&self, group: u16, key: Hashed<'_>, torn: Torn) {
         let _doubting = self.doubting.lock();
-        self.end(hash, |entry| {
+        self.end(key, |entry| {
             let sequence = entry.write.sequence;
             self.doubt.fetch_min(sequence, Ordering::AcqRel);
-            entry.doubt(whose, sequence, Some(torn));
+            entry.doubt((group, key.1), sequence, Some(torn));
             (entry.write.done, entry.write.on_the_way) = (!MADE, None);
             (entry.is_held, entry.before) = (false, None);
             false
@@ -80,15 +80,15 @@ impl InFlight {
     }
 
     /// A device that should have followed a write has failed to make it, and could not be left out.
-    pub(crate) fn give_up(&self, hash: u64, whose: (u16, &[u8]), sequence: u64, device: u8) {
+    pub(crate) fn give_up(&self, group: u16, key: Hashed<'_>, sequence: u64, device: u8) {
         let _doubting = self.doubting.lock();
         let given_up = 1 << (GIVEN_UP + u32::from(device));
-        self.end(hash, |entry| {
+        self.end(key, |entry| {
             // If the write has no entry any more, all devices have a newer one.
             if let Some(write) = entry.write_of(sequence) {
                 write.done |= given_up;
                 self.doubt.fetch_min(sequence, Ordering::AcqRel);
-                entry.doubt(whose, sequence, None);
+                entry.doubt((group, key.1), sequence, None);
             }
             false
         });
@@ -155,6 +155,7 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
+    use super::super::key_id::keyed;
     use super::*;
 
     fn torn() -> Torn {
@@ -166,21 +167,21 @@ mod tests {
         let in_flight = InFlight::new();
         assert_eq!(in_flight.doubt(), None);
         for (hash, sequence) in [(1, 9), (2, 7), (3, 8)] {
-            in_flight.begin(Entry::new(hash, sequence, 0, false));
+            in_flight.begin(keyed(hash), sequence, 0, false);
         }
-        in_flight.fail(1, (0, b"1"), torn());
+        in_flight.fail(0, keyed(1), torn());
         assert_eq!(in_flight.doubt(), Some(9));
-        in_flight.give_up(2, (0, b"2"), 7, 1);
-        in_flight.fail(3, (1, b"3"), torn());
+        in_flight.give_up(0, keyed(2), 7, 1);
+        in_flight.fail(1, keyed(3), torn());
         assert_eq!(in_flight.doubt(), Some(7));
         // A later write comes to all of them.
-        in_flight.begin(Entry::new(2, 10, 0, false));
-        in_flight.done(2, 10, 0b11, 0b11);
+        in_flight.begin(keyed(2), 10, 0, false);
+        in_flight.done(keyed(2), 10, 0b11, 0b11);
         assert_eq!(in_flight.indeterminate().len(), 2);
         assert_eq!(in_flight.doubt(), Some(8));
         for hash in [1, 3] {
-            in_flight.begin(Entry::new(hash, 10 + hash, 0, false));
-            in_flight.done(hash, 10 + hash, 0b11, 0b11);
+            in_flight.begin(keyed(hash), 10 + hash, 0, false);
+            in_flight.done(keyed(hash), 10 + hash, 0b11, 0b11);
         }
         assert!(in_flight.indeterminate().is_empty() && in_flight.doubt().is_none());
     }
@@ -188,20 +189,23 @@ mod tests {
     #[test]
     fn who_has_the_newest_is_sure() {
         let in_flight = InFlight::new();
-        in_flight.begin(Entry::new(7, 1, 1, false));
-        in_flight.done(7, 1, 0b10, 0b11);
-        in_flight.give_up(7, (0, b"key"), 1, 0);
+        in_flight.begin(keyed(7), 1, 1, false);
+        in_flight.done(keyed(7), 1, 0b10, 0b11);
+        in_flight.give_up(0, keyed(7), 1, 0);
         let sure =
             |group, wanted: &'static [u8]| in_flight.sure_of(group, 0b11, |key| key == wanted);
-        assert_eq!((sure(0, b"key"), sure(0, b"other"), sure(1, b"key")), (0b10, 0b11, 0b11));
+        assert_eq!(
+            (sure(0, keyed(7).1), sure(0, b"other"), sure(1, keyed(7).1)),
+            (0b10, 0b11, 0b11)
+        );
         // A refused write changes nothing; after a failed write no device is sure.
-        in_flight.begin(Entry::new(7, 2, 1, false));
-        assert_eq!(sure(0, b"key"), 0b10);
-        in_flight.refuse(7, 0b11);
-        assert_eq!(sure(0, b"key"), 0b10);
-        in_flight.begin(Entry::new(7, 3, 1, false));
-        in_flight.fail(7, (0, b"key"), torn());
-        assert_eq!((sure(0, b"key"), sure(0, b"other")), (0, 0b11));
+        in_flight.begin(keyed(7), 2, 1, false);
+        assert_eq!(sure(0, keyed(7).1), 0b10);
+        in_flight.refuse(keyed(7), 0b11);
+        assert_eq!(sure(0, keyed(7).1), 0b10);
+        in_flight.begin(keyed(7), 3, 1, false);
+        in_flight.fail(0, keyed(7), torn());
+        assert_eq!((sure(0, keyed(7).1), sure(0, b"other")), (0, 0b11));
         let doubts = in_flight.indeterminate();
         assert_eq!((doubts[0].1.sequence, doubts[0].1.torn.clone()), (1, Some(torn())));
     }

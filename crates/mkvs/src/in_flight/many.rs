@@ -111,7 +111,7 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Entry;
+    use super::super::key_id::keyed;
     use super::*;
     use std::sync::atomic::AtomicBool;
 
@@ -144,19 +144,19 @@ mod tests {
         let in_flight = InFlight::new();
         let level_on = |device| in_flight.level(device, |_| true);
         let before = level_on(0).expect("nothing is under way");
-        in_flight.begin(Entry::new(7, 1, 1, false));
+        in_flight.begin(keyed(7), 1, 1, false);
         assert!(level_on(0).is_none() && !in_flight.is_level_since(&before));
         assert!(in_flight.level(0, |hash| hash != 7).is_some(), "it is another group's");
-        in_flight.done(7, 1, 0b10, 0b11);
+        in_flight.done(keyed(7), 1, 0b10, 0b11);
         assert!(level_on(0).is_none() && level_on(1).is_some());
-        in_flight.done(7, 1, 0b01, 0b11);
+        in_flight.done(keyed(7), 1, 0b01, 0b11);
         let level = level_on(0).expect("it has come");
         assert!(in_flight.is_level_since(&level));
         // A write that may be taken back although it has come.
-        in_flight.begin(Entry::new(9, 2, 1, true));
-        in_flight.done(9, 2, 0b11, 0b11);
+        in_flight.begin(keyed(9), 2, 1, true);
+        in_flight.done(keyed(9), 2, 0b11, 0b11);
         assert!(level_on(0).is_none() && level_on(1).is_none());
-        in_flight.let_go(9);
+        in_flight.let_go(keyed(9));
         in_flight.settle(0b11, |_| true);
         assert!(level_on(0).is_some() && !in_flight.is_level_since(&level));
     }

@@ -40,21 +40,23 @@
 //! A write that waits for the asked device alone takes its place in a ring before that device has it, and is reported
 //! by one store in its stripe ([`fast`]): the next thread that locks the entries notes it there, before it reads them.
 //!
-//! Two keys with one hash are treated as one here, which costs a moment and nothing else.
+//! A stripe is found by the hash of a key, and its entry there by another hash that no client can tell ([`key_id`]).
 
 mod entries;
 mod entry;
 mod fast;
 mod indeterminate;
+mod key_id;
 mod key_lock;
 mod many;
 pub(crate) mod track;
 
 use entries::Entries;
-pub(crate) use entry::Entry;
-use entry::Write;
+use entry::{Entry, Write};
 pub(crate) use fast::FastWrite;
 pub(crate) use indeterminate::{Indeterminate, Old, Torn};
+pub(crate) use key_id::Hashed;
+use key_id::{KeyId, Secret};
 pub(crate) use key_lock::KeyLock;
 
 use crate::in_flight::track::{OnTheWay, Way};
@@ -96,6 +98,7 @@ pub(crate) struct InFlight {
     /// that all that readers look at fits into the first cache.
     words: Box<[AtomicU64]>,
     stripes: Box<[Stripe]>,
+    secret: Secret,
     /// Writes that were taken back after a device that readers use had them.
     taken_back: AtomicU64,
     /// Approximately the tombstones that devices were given since they could last drop any.
@@ -122,7 +125,8 @@ impl InFlight {
         let stripes = (0..STRIPES).map(stripe).collect();
         let [taken_back, tombstones, held] = [const { AtomicU64::new(0) }; 3];
         let (doubt, doubting) = (AtomicU64::new(u64::MAX), Mutex::default());
-        Self { words, stripes, taken_back, tombstones, held, doubt, doubting }
+        let secret = Secret::new();
+        Self { words, stripes, secret, taken_back, tombstones, held, doubt, doubting }
     }
 
     /// The number of a key's stripe. A thread that takes several key locks takes them in this order.
@@ -157,32 +161,32 @@ impl InFlight {
     /// The members of a group that have the newest record of a key, or are to be read; none while its readers must
     /// wait: the devices that have it are gone, and the others will have it soon.
     #[inline]
-    pub(crate) fn current(&self, hash: u64, members: Devices) -> Devices {
-        members & self.of_entry(hash, Entry::current).unwrap_or(Devices::MAX)
+    pub(crate) fn current(&self, key: Hashed<'_>, members: Devices) -> Devices {
+        members & self.of_entry(key, Entry::current).unwrap_or(Devices::MAX)
     }
 
     /// The same for a writer, which does not wait as readers do.
-    pub(crate) fn newest(&self, hash: u64, members: Devices) -> Devices {
-        members & self.of_entry(hash, Entry::newest).unwrap_or(Devices::MAX)
+    pub(crate) fn newest(&self, key: Hashed<'_>, members: Devices) -> Devices {
+        members & self.of_entry(key, Entry::newest).unwrap_or(Devices::MAX)
     }
 
     /// True if a key has an entry.
-    pub(crate) fn has_entry(&self, hash: u64) -> bool {
-        self.of_entry(hash, |_| ()).is_some()
+    pub(crate) fn has_entry(&self, key: Hashed<'_>) -> bool {
+        self.of_entry(key, |_| ()).is_some()
     }
 
     /// What the entry of a key says, if there is one.
     #[inline]
-    fn of_entry<T>(&self, hash: u64, of: impl FnOnce(&Entry) -> T) -> Option<T> {
-        if self.is_quiet(hash) { None } else { self.of_entry_there(hash, of) }
+    fn of_entry<T>(&self, key: Hashed<'_>, of: impl FnOnce(&Entry) -> T) -> Option<T> {
+        if self.is_quiet(key.0) { None } else { self.of_entry_there(key, of) }
     }
 
     #[inline(never)]
-    fn of_entry_there<T>(&self, hash: u64, of: impl FnOnce(&Entry) -> T) -> Option<T> {
-        let stripe = Self::stripe_of(hash);
+    fn of_entry_there<T>(&self, key: Hashed<'_>, of: impl FnOnce(&Entry) -> T) -> Option<T> {
+        let (stripe, id) = (Self::stripe_of(key.0), self.secret.id_of(key));
         let mut entries = self.entries(stripe);
         self.sweep(stripe, &mut entries, 0);
-        entries.iter().find(|entry| entry.hash == hash).map(of)
+        entries.find(id).map(|entry| of(entry))
     }
 
     /// Drops finished entries, and counts `begun` writes that begin.
@@ -192,10 +196,11 @@ impl InFlight {
         self.count(stripe, entries.len(), begun);
     }
 
-    /// A write is about to be made by the holder of the key lock. Its entry takes the place of the key's entry, if
-    /// there is one.
-    pub(crate) fn begin(&self, entry: Entry) {
-        let stripe = Self::stripe_of(entry.hash);
+    /// A write is about to be made by the holder of the key lock: readers ask the device `asked` while none is known
+    /// to have it, or wait if it `is_held`. Its entry takes the place of the key's entry, if there is one.
+    pub(crate) fn begin(&self, key: Hashed<'_>, sequence: u64, asked: u8, is_held: bool) {
+        let entry = Entry::new((key.0, self.secret.id_of(key)), sequence, asked, is_held);
+        let stripe = Self::stripe_of(key.0);
         self.begin_in(stripe, &mut self.entries(stripe), entry, None);
     }
 
@@ -211,7 +216,7 @@ impl InFlight {
         entry.write.number = number;
         let come = entries.sweep();
         entry.write.on_the_way = way.map(|way| OnTheWay::instead_of(come, way));
-        match entries.find(entry.hash) {
+        match entries.find(entry.id) {
             Some(known) => {
                 std::mem::swap(known, &mut entry);
                 known.doubt = entry.doubt.take();
@@ -240,8 +245,8 @@ impl InFlight {
     }
 
     /// A write was not made: the write before it is in force again, with its progress since.
-    pub(crate) fn refuse(&self, hash: u64, members: Devices) {
-        self.end(hash, |entry| {
+    pub(crate) fn refuse(&self, key: Hashed<'_>, members: Devices) {
+        self.end(key, |entry| {
             let Some(mut before) = entry.before.take() else { return true };
             let _come = before.look();
             (entry.write, entry.wanted, entry.is_held) = (before, members, false);
@@ -250,27 +255,27 @@ impl InFlight {
     }
 
     /// Readers need not wait any more.
-    pub(crate) fn let_go(&self, hash: u64) {
-        self.end(hash, |entry| {
+    pub(crate) fn let_go(&self, key: Hashed<'_>) {
+        self.end(key, |entry| {
             entry.is_held = false;
             false
         });
     }
 
     /// These devices have the write of this sequence. The entry goes when all `members` have it.
-    pub(crate) fn done(&self, hash: u64, sequence: u64, devices: Devices, members: Devices) {
-        self.done_and(hash, sequence, (devices, None), members);
+    pub(crate) fn done(&self, key: Hashed<'_>, sequence: u64, devices: Devices, members: Devices) {
+        self.done_and(key, sequence, (devices, None), members);
     }
 
     /// The same; and the write is on the way to another device.
     pub(crate) fn done_and(
         &self,
-        hash: u64,
+        key: Hashed<'_>,
         sequence: u64,
         (devices, way): (Devices, Option<Way<'_>>),
         members: Devices,
     ) {
-        self.end(hash, |entry| {
+        self.end(key, |entry| {
             if let Some(write) = entry.write_of(sequence) {
                 write.done |= devices;
                 write.on_the_way = way.map(OnTheWay::from).or(write.on_the_way.take());
@@ -281,21 +286,21 @@ impl InFlight {
     }
 
     /// The members that have the newest record of a key, or will have it.
-    pub(crate) fn reached(&self, hash: u64, members: Devices) -> Devices {
+    pub(crate) fn reached(&self, key: Hashed<'_>, members: Devices) -> Devices {
         // While a write is being made no device has failed to make it yet.
         let has_it = |entry: &Entry| match entry.write.done {
             done if !entry.is_held => done | !(done >> GIVEN_UP),
             _ => Devices::MAX,
         };
-        members & self.of_entry(hash, has_it).unwrap_or(Devices::MAX)
+        members & self.of_entry(key, has_it).unwrap_or(Devices::MAX)
     }
 
     /// Drops the key's entry if `is_over`.
     #[inline]
-    fn end(&self, hash: u64, is_over: impl FnOnce(&mut Entry) -> bool) {
-        let stripe = Self::stripe_of(hash);
+    fn end(&self, key: Hashed<'_>, is_over: impl FnOnce(&mut Entry) -> bool) {
+        let (stripe, id) = (Self::stripe_of(key.0), self.secret.id_of(key));
         let mut entries = self.entries(stripe);
-        if entries.end(hash, is_over) {
+        if entries.end(id, is_over) {
             self.count(stripe, entries.len(), 0);
         }
     }
@@ -335,53 +340,50 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
+    use super::key_id::keyed;
     use super::*;
     use crate::in_flight::track::Track;
     use std::sync::Arc;
 
     const MEMBERS: Devices = 0b111;
 
-    fn entry(sequence: u64, asked: u8) -> Entry {
-        Entry::new(7, sequence, asked, false)
-    }
-
     #[test]
     fn a_key_is_read_where_it_is_newest() {
         let in_flight = InFlight::new();
-        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
-        in_flight.begin(entry(1, 2));
-        assert_eq!(in_flight.current(7, MEMBERS), 1 << 2);
-        assert_eq!(in_flight.current(8, MEMBERS), MEMBERS, "another key");
-        in_flight.done(7, 1, 1 << 2, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), 0b100);
-        in_flight.done(7, 1, 1 << 0, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), 0b101);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), MEMBERS);
+        in_flight.begin(keyed(7), 1, 2, false);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), 1 << 2);
+        assert_eq!(in_flight.current(keyed(8), MEMBERS), MEMBERS, "another key");
+        in_flight.done(keyed(7), 1, 1 << 2, MEMBERS);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), 0b100);
+        in_flight.done(keyed(7), 1, 1 << 0, MEMBERS);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), 0b101);
         // A newer write; late reports of the older one do not count for it.
-        in_flight.begin(entry(2, 0));
-        in_flight.done(7, 1, 1 << 1, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), 1 << 0);
-        (0..3).for_each(|device| in_flight.done(7, 2, 1 << device, MEMBERS));
-        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
+        in_flight.begin(keyed(7), 2, 0, false);
+        in_flight.done(keyed(7), 1, 1 << 1, MEMBERS);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), 1 << 0);
+        (0..3).for_each(|device| in_flight.done(keyed(7), 2, 1 << device, MEMBERS));
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), MEMBERS);
         assert!(in_flight.is_quiet(7));
     }
 
     #[test]
     fn what_was_refused_leaves_what_was_before() {
         let in_flight = InFlight::new();
-        in_flight.begin(entry(1, 2));
-        in_flight.done(7, 1, 1 << 2, MEMBERS);
-        in_flight.begin(entry(2, 2));
-        in_flight.refuse(7, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), 0b100);
+        in_flight.begin(keyed(7), 1, 2, false);
+        in_flight.done(keyed(7), 1, 1 << 2, MEMBERS);
+        in_flight.begin(keyed(7), 2, 2, false);
+        in_flight.refuse(keyed(7), MEMBERS);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), 0b100);
         // The progress of the write before is not forgotten.
-        in_flight.begin(entry(3, 2));
-        in_flight.done(7, 1, 1 << 0, MEMBERS);
-        in_flight.done(7, 1, 1 << 1, MEMBERS);
-        in_flight.refuse(7, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
-        in_flight.begin(Entry::new(9, 3, 1, false));
-        in_flight.refuse(9, MEMBERS);
-        assert_eq!(in_flight.current(9, MEMBERS), MEMBERS);
+        in_flight.begin(keyed(7), 3, 2, false);
+        in_flight.done(keyed(7), 1, 1 << 0, MEMBERS);
+        in_flight.done(keyed(7), 1, 1 << 1, MEMBERS);
+        in_flight.refuse(keyed(7), MEMBERS);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), MEMBERS);
+        in_flight.begin(keyed(9), 3, 1, false);
+        in_flight.refuse(keyed(9), MEMBERS);
+        assert_eq!(in_flight.current(keyed(9), MEMBERS), MEMBERS);
     }
 
     /// A write in a ring is known to be made when the processor is past it, without a report.
@@ -390,50 +392,53 @@ mod tests {
         let in_flight = InFlight::new();
         let track = Arc::new(Track::new());
         let write = |sequence, place| {
-            in_flight.begin(entry(sequence, 1));
+            in_flight.begin(keyed(7), sequence, 1, false);
             let way = (0b10, Some(Way { track: &track, place, number: 0 }));
-            in_flight.done_and(7, sequence, way, 0b11);
+            in_flight.done_and(keyed(7), sequence, way, 0b11);
         };
         write(1, 2);
-        assert_eq!(in_flight.current(7, 0b11), 0b10);
+        assert_eq!(in_flight.current(keyed(7), 0b11), 0b10);
         track.come_to(2);
-        assert_eq!(in_flight.current(7, 0b11), 0b11);
+        assert_eq!(in_flight.current(keyed(7), 0b11), 0b11);
         assert!(in_flight.is_quiet(7), "who looks takes it away");
         // The write before is still on its way when a newer one begins, which is refused.
         write(2, 4);
-        in_flight.begin(entry(3, 1));
-        in_flight.refuse(7, 0b11);
-        assert_eq!(in_flight.current(7, 0b11), 0b10);
-        in_flight.begin(entry(4, 1));
+        in_flight.begin(keyed(7), 3, 1, false);
+        in_flight.refuse(keyed(7), 0b11);
+        assert_eq!(in_flight.current(keyed(7), 0b11), 0b10);
+        in_flight.begin(keyed(7), 4, 1, false);
         track.come_to(4);
-        in_flight.refuse(7, 0b11);
-        assert_eq!(in_flight.current(7, 0b11), 0b11);
+        in_flight.refuse(keyed(7), 0b11);
+        assert_eq!(in_flight.current(keyed(7), 0b11), 0b11);
         // A write that was not made has not come, and no report follows.
         write(5, 6);
         track.stop(6);
-        in_flight.give_up(7, (0, b"key"), 5, 0);
+        in_flight.give_up(0, keyed(7), 5, 0);
         track.come_to(8);
-        assert_eq!(in_flight.current(7, 0b11), 0b10);
-        assert_eq!((in_flight.reached(7, 0b11), in_flight.reached(7, 0b01)), (0b10, 0));
+        assert_eq!(in_flight.current(keyed(7), 0b11), 0b10);
+        assert_eq!(
+            (in_flight.reached(keyed(7), 0b11), in_flight.reached(keyed(7), 0b01)),
+            (0b10, 0)
+        );
         // From then on each write is reported, so that the track need not be read.
         write(6, 8);
-        in_flight.done(7, 6, 0b01, 0b11);
-        assert_eq!(in_flight.current(7, 0b11), 0b11);
+        in_flight.done(keyed(7), 6, 0b01, 0b11);
+        assert_eq!(in_flight.current(keyed(7), 0b11), 0b11);
     }
 
     /// A write that all devices had but one, which left and came back: no device is left to wait for.
     #[test]
     fn who_was_filled_has_what_was_made_before() {
         let in_flight = InFlight::new();
-        in_flight.begin(entry(1, 0));
-        in_flight.done(7, 1, 1, MEMBERS);
-        in_flight.begin(Entry::new(9, 2, 0, false));
+        in_flight.begin(keyed(7), 1, 0, false);
+        in_flight.done(keyed(7), 1, 1, MEMBERS);
+        in_flight.begin(keyed(9), 2, 0, false);
         in_flight.filled(2, |hash| hash == 7 || hash == 9);
-        assert_eq!(in_flight.current(7, MEMBERS), 0b101);
-        assert_eq!(in_flight.current(9, MEMBERS), 1 << 0, "it is not made yet");
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), 0b101);
+        assert_eq!(in_flight.current(keyed(9), MEMBERS), 1 << 0, "it is not made yet");
         in_flight.filled(1, |hash| hash == 7);
         in_flight.settle(MEMBERS, |_| true);
-        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
+        assert_eq!(in_flight.current(keyed(7), MEMBERS), MEMBERS);
     }
 
     #[test]
@@ -441,12 +446,12 @@ mod tests {
         let in_flight = InFlight::new();
         // A key of the same slot, and one of another.
         let [same, other] = [8, 1 << 54].map(|hash| (hash, in_flight.see(hash)));
-        in_flight.begin(entry(1, 2));
+        in_flight.begin(keyed(7), 1, 2, false);
         let seen = in_flight.see(7);
-        in_flight.done(7, 1, MEMBERS, MEMBERS);
+        in_flight.done(keyed(7), 1, MEMBERS, MEMBERS);
         assert!(in_flight.is_quiet(7) && !in_flight.has_begun_since(7, seen));
-        in_flight.begin(entry(2, 2));
-        in_flight.refuse(7, MEMBERS);
+        in_flight.begin(keyed(7), 2, 2, false);
+        in_flight.refuse(keyed(7), MEMBERS);
         assert!(
             in_flight.is_quiet(7) && in_flight.has_begun_since(7, seen),
             "taken back, and seen"
@@ -458,27 +463,30 @@ mod tests {
     #[test]
     fn who_has_given_up_is_not_waited_for() {
         let in_flight = InFlight::new();
-        in_flight.begin(entry(1, 1));
-        in_flight.done(7, 1, 0b10, 0b11);
-        assert_eq!(in_flight.reached(7, 0b01), 0b01, "the other may get it still");
-        in_flight.give_up(7, (0, b"key"), 1, 0);
-        assert_eq!((in_flight.reached(7, 0b01), in_flight.reached(7, 0b111)), (0, 0b110));
-        in_flight.begin(entry(2, 0));
-        assert_eq!(in_flight.reached(7, 0b01), 0b01, "another is being made");
-        in_flight.refuse(7, 0b01);
-        assert_eq!(in_flight.reached(7, 0b01), 0, "it is so again");
+        in_flight.begin(keyed(7), 1, 1, false);
+        in_flight.done(keyed(7), 1, 0b10, 0b11);
+        assert_eq!(in_flight.reached(keyed(7), 0b01), 0b01, "the other may get it still");
+        in_flight.give_up(0, keyed(7), 1, 0);
+        assert_eq!(
+            (in_flight.reached(keyed(7), 0b01), in_flight.reached(keyed(7), 0b111)),
+            (0, 0b110)
+        );
+        in_flight.begin(keyed(7), 2, 0, false);
+        assert_eq!(in_flight.reached(keyed(7), 0b01), 0b01, "another is being made");
+        in_flight.refuse(keyed(7), 0b01);
+        assert_eq!(in_flight.reached(keyed(7), 0b01), 0, "it is so again");
         in_flight.filled(0, |_| true);
-        assert_eq!(in_flight.reached(7, 0b01), 0b01, "another is in its place");
+        assert_eq!(in_flight.reached(keyed(7), 0b01), 0b01, "another is in its place");
     }
 
     #[test]
     fn nobody_is_asked_who_is_no_member() {
         let in_flight = InFlight::new();
-        in_flight.begin(entry(1, 2));
-        in_flight.done(7, 1, 1 << 2, MEMBERS);
-        assert_eq!(in_flight.current(7, 0b011), 0, "its only holder is gone");
-        in_flight.done(7, 1, 1 << 0, 0b011);
-        assert_eq!(in_flight.current(7, 0b011), 0b001);
+        in_flight.begin(keyed(7), 1, 2, false);
+        in_flight.done(keyed(7), 1, 1 << 2, MEMBERS);
+        assert_eq!(in_flight.current(keyed(7), 0b011), 0, "its only holder is gone");
+        in_flight.done(keyed(7), 1, 1 << 0, 0b011);
+        assert_eq!(in_flight.current(keyed(7), 0b011), 0b001);
         in_flight.settle(0b001, |hash| hash == 7);
         assert!(in_flight.is_quiet(7), "all that are left have it");
     }

@@ -131,7 +131,7 @@ impl Keyspace {
                     return;
                 }
                 let is_settled = entry.sequence <= newest
-                    && !self.in_flight.has_entry(hash_of(&key))
+                    && !self.in_flight.has_entry((hash_of(&key), &key))
                     && self.in_flight.taken_back() == taken_back;
                 if is_settled {
                     let whole = |record| Record { value: Value::Whole(&value), ..record };

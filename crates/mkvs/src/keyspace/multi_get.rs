@@ -147,7 +147,7 @@ impl Keyspace {
             rest.extend(start..end);
         } else {
             if bypass::is_worth_it() {
-                self.leave_denied(&mut asks);
+                self.leave_denied(keys, &mut asks);
             }
             asks.sort_by_key(|ask| ask.group);
             for asks in asks.chunk_by(|one, other| one.group == other.group) {
@@ -177,7 +177,7 @@ impl Keyspace {
         };
         let mut known: SmallVec<[(&LaneKey, Seen); LANE]> = SmallVec::new();
         for ask in asks {
-            match group.see_current(ask.hash, device.number, members) {
+            match group.see_current((ask.hash, keys[ask.at]), device.number, members) {
                 Some(seen) if !is_reserved(keys[ask.at]) => known.push((ask, seen)),
                 _ => rest.push(ask.at),
             }
@@ -225,14 +225,14 @@ impl Keyspace {
     }
 
     /// Leaves out the keys that the filters of their groups deny.
-    fn leave_denied(&self, asks: &mut SmallVec<[LaneKey; LANE]>) {
+    fn leave_denied(&self, keys: &[&[u8]], asks: &mut SmallVec<[LaneKey; LANE]>) {
         let filter = |ask: &LaneKey| &self.groups[usize::from(ask.group)].filter;
         asks.iter().for_each(|ask| filter(ask).prefetch_to_read(ask.hash));
         asks.retain(|ask| {
             let group = &self.groups[usize::from(ask.group)];
             // A group that the key has left meanwhile does not know where the key is, and a filter does not know
             // lost keys.
-            let is_denied = group.denies(ask.hash)
+            let is_denied = group.denies((ask.hash, keys[ask.at]))
                 && self.is_of(ask.group, ask.hash)
                 && !self.lost_ranges.is_any();
             if is_denied {

@@ -33,7 +33,7 @@ impl Keyspace {
             if is_reserved(key)
                 || self.is_empty.load(Ordering::Acquire)
                 || said == Said::Perhaps
-                    && self.groups[owner].denies(hash)
+                    && self.groups[owner].denies((hash, key))
                     && self.lost_ranges.since(owner as u16, key).is_none()
             {
                 said = Said::No;
@@ -78,7 +78,7 @@ impl Keyspace {
         let (group, mut damaged) = (self.group_of(hash), 0);
         self.find_as((group, key), visit, |visit| {
             loop {
-                let (device, seen) = group.reader(hash, damaged)?;
+                let (device, seen) = group.reader((hash, key), damaged)?;
                 if let Err(error) = device.engine.check(key) {
                     self.pass_over(group, device, &mut damaged, error)?;
                     continue;
@@ -132,7 +132,7 @@ impl Keyspace {
     ) -> Result<(Found, u8)> {
         let mut tries = 0;
         while tries < READS {
-            let (device, seen) = group.reader(hash, *damaged)?;
+            let (device, seen) = group.reader((hash, key), *damaged)?;
             let before = (*damaged, group.members());
             let read = if tries < READS / 4 && *damaged == 0 && group.reads_by_rings(device) {
                 group.compete((hash, key), visit)?
@@ -150,7 +150,7 @@ impl Keyspace {
         // does not come here, for then no writer is active.
         let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
         loop {
-            let (device, seen) = group.reader(hash, *damaged)?;
+            let (device, seen) = group.reader((hash, key), *damaged)?;
             let read = self.read_here((group, device), (hash, key), seen, damaged, visit)?;
             if let Some(found) = read {
                 return Ok((found, device.number));

@@ -23,6 +23,7 @@
 
 use super::Keyspace;
 use crate::group::Group;
+use crate::in_flight::Hashed;
 use crate::stats::counters::Count;
 use coreplane_engine::{Found, Record, Result};
 use std::sync::Arc;
@@ -40,11 +41,11 @@ impl Keyspace {
     ) -> Result<Found> {
         let mut passed = 0;
         let (first, number) = self.find_on_one(group, (hash, key), &mut passed, visit)?;
-        if first.hit || group.is_absence_proven(number, hash) {
+        if first.hit || group.is_absence_proven(number, (hash, key)) {
             return Ok(first);
         }
         passed |= 1 << number;
-        while let Some((device, seen)) = group.other_reader(hash, passed) {
+        while let Some((device, seen)) = group.other_reader((hash, key), passed) {
             let before = passed;
             let read = self.read_here((group, device), (hash, key), seen, &mut passed, visit)?;
             match read {
@@ -63,9 +64,9 @@ impl Keyspace {
 
 impl Group {
     /// True if a key that this device does not find is absent, as far as that can be known.
-    fn is_absence_proven(&self, number: u8, hash: u64) -> bool {
+    fn is_absence_proven(&self, number: u8, key: Hashed<'_>) -> bool {
         self.device(number).is_ok_and(|device| device.engine.proves_absence())
             || self.members() & !(1 << number) == 0
-            || self.denies(hash)
+            || self.denies(key)
     }
 }

@@ -13,7 +13,7 @@ use crate::device::{Device, Job, make};
 use crate::filter::hash_of;
 use crate::group::rollback::{taken_back, undo_options};
 use crate::group::{Group, NotMade};
-use crate::in_flight::{Entry, KeyLock, Old, Torn};
+use crate::in_flight::{Hashed, KeyLock, Old, Torn};
 use crate::keyspace::intent::{Intent, Lost, Step as Planned};
 use crate::matrix::Matrix;
 use crate::membership::states::Moment;
@@ -62,6 +62,13 @@ struct Share<'b> {
     made: Devices,
     /// The states of the group by which those devices are enough.
     then: Option<Moment>,
+}
+
+impl<'b> Step<'b> {
+    /// The key, with its hash.
+    fn key(&self) -> Hashed<'b> {
+        (self.hash, self.change.key())
+    }
 }
 
 impl Share<'_> {
@@ -246,8 +253,8 @@ impl Matrix {
                 batch.push(step.change);
             }
             let group = &self.keyspace.groups[usize::from(number)];
-            let hashes: Vec<u64> = steps.iter().map(|step| step.hash).collect();
-            let order = group.order_of(&hashes)?;
+            let keys: Vec<_> = steps.iter().map(Step::key).collect();
+            let order = group.order_of(&keys)?;
             Ok(Share { group, steps, batch: Arc::new(batch), order, made: 0, then: None })
         };
         by_group.into_iter().map(share).collect()
@@ -273,8 +280,8 @@ impl Matrix {
         let _holding = is_held.then(|| self.keyspace.in_flight.hold());
         for share in shares.iter() {
             for step in &share.steps {
-                let entry = Entry::new(step.hash, sequence, share.order.asked(), is_held);
-                self.keyspace.in_flight.begin(entry);
+                let asked = share.order.asked();
+                self.keyspace.in_flight.begin(step.key(), sequence, asked, is_held);
             }
         }
         let _publishing = self.keyspace.isolation.begin();
@@ -356,8 +363,9 @@ impl Matrix {
     /// Shows a share to readers.
     fn release(&self, share: &Share<'_>, sequence: u64) {
         for step in &share.steps {
-            self.keyspace.in_flight.let_go(step.hash);
-            self.keyspace.in_flight.done(step.hash, sequence, share.made, share.group.followers());
+            self.keyspace.in_flight.let_go(step.key());
+            let followers = share.group.followers();
+            self.keyspace.in_flight.done(step.key(), sequence, share.made, followers);
         }
     }
 

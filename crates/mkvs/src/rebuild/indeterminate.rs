@@ -4,7 +4,7 @@
 use crate::device::decision::{Decided, is_damage};
 use crate::group::Group;
 use crate::group::rollback::sound_of;
-use crate::in_flight::{Entry, InFlight, Indeterminate};
+use crate::in_flight::{Hashed, InFlight, Indeterminate};
 use crate::keyspace::intent::{Intent, Lost};
 use crate::rebuild::Rebuild;
 use crate::shape::order::numbers;
@@ -54,7 +54,7 @@ impl Rebuild {
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
         self.keyspace.check_writable()?;
         let doubts = self.keyspace.in_flight.indeterminate();
-        let Some((_, doubt, sure)) = doubts.into_iter().find(|(it, ..)| *it == hash) else {
+        let Some((_, doubt, sure)) = doubts.into_iter().find(|(_, it, _)| it.key == key) else {
             return Ok(());
         };
         let group = &self.keyspace.groups[usize::from(doubt.group)];
@@ -67,17 +67,12 @@ impl Rebuild {
         }
         group.take_back(&mut torn, key)?;
         self.keyspace.in_flight.count_taken_back();
-        self.make_known(group, hash);
+        self.make_known(group, (hash, key));
         Ok(())
     }
 
     /// Gives all devices of a group the record that the devices `who` have.
-    fn give_newest(
-        &self,
-        group: &Arc<Group>,
-        (hash, key): (u64, &[u8]),
-        who: Devices,
-    ) -> Result<()> {
+    fn give_newest(&self, group: &Arc<Group>, (hash, key): Hashed<'_>, who: Devices) -> Result<()> {
         let mut read = Err(group.gone());
         for number in numbers(who & group.members()) {
             read = sound_of(group.device(number)?, key);
@@ -102,15 +97,15 @@ impl Rebuild {
         group.restore(Devices::MAX, |device, _| {
             Decided::to(key, &found).make(&*device.engine, &options)
         })?;
-        self.make_known(group, hash);
+        self.make_known(group, (hash, key));
         Ok(())
     }
 
     /// Notes that all devices of a group have the same record of a key.
-    fn make_known(&self, group: &Group, hash: u64) {
+    fn make_known(&self, group: &Group, key: Hashed<'_>) {
         let (sequence, all) = (group.draw(None), group.followers());
         let asked = numbers(all).next().unwrap_or_default();
-        self.keyspace.in_flight.begin(Entry::new(hash, sequence, asked, false));
-        self.keyspace.in_flight.done(hash, sequence, all, all);
+        self.keyspace.in_flight.begin(key, sequence, asked, false);
+        self.keyspace.in_flight.done(key, sequence, all, all);
     }
 }

@@ -109,6 +109,9 @@ pub(crate) struct Gate {
     pub(crate) held_deletes: AtomicU64,
     /// Scans that are held now.
     pub(crate) held_scans: AtomicU64,
+    /// Batches so far, and the number of the first of them that waits; 0: none waits.
+    pub(crate) applies: AtomicU64,
+    pub(crate) first_held_apply: AtomicU64,
     /// Admits one call at a time: the simulator knows no other order of threads that it does not schedule.
     turn: Option<Mutex<()>>,
 }
@@ -172,6 +175,11 @@ impl Gate {
     }
 
     fn hold(&self, call: Call<'_>) {
+        if matches!(call, Call::Apply(..)) {
+            let number = 1 + self.applies.fetch_add(1, Ordering::SeqCst);
+            let first_held = || self.first_held_apply.load(Ordering::SeqCst);
+            wait_while(|| (1..=number).contains(&first_held()));
+        }
         let (holds, held) = match call {
             Call::Get => (&self.holds_gets, &self.held_gets),
             Call::Put(_) => (&self.holds_puts, &self.held_puts),

@@ -25,6 +25,7 @@ const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
 const EMPTY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::clear::tests"]);
 const KEPT: Suite = Suite::of(PACKAGE, "kept", &[]);
 const IN_FLIGHT: Suite = Suite::of(PACKAGE, Suite::UNIT, &["in_flight::"]);
+const EQUAL_HASHES: Suite = Suite::of(PACKAGE, "equal_hashes", &[]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
 const SEVERAL_READS: Suite = Suite::of(PACKAGE, "multi_get", &["several_"]);
 
@@ -46,6 +47,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         SEVERAL_READS,
     ),
     Mutant::new("mkvs.entry.not_over", "a put forgets a write that is on its way", IN_FLIGHT),
+    Mutant::new("mkvs.entry.by_hash", "keys with one hash are taken for one", EQUAL_HASHES),
     Mutant::new("mkvs.kept.version", "a filter of another version is used", KEPT),
     Mutant::new("mkvs.filter.last_keys", "a rebuilt filter lacks the last keys", KEPT),
     Mutant::new("mkvs.read.settled", "a new primary is read before writes have ended", RACES),

@@ -35,7 +35,7 @@ impl Question for Lookup {
     }
 
     fn candidates(&self, group: &Group) -> Devices {
-        group.current_now(self.hash)
+        group.current_now((self.hash, &self.key))
     }
 
     fn pace(device: &Device) -> &Pace {

@@ -73,7 +73,7 @@ fn nobody_is_told_of_a_lot_before_it_is_durable() {
     let directory = directory();
     let (group, in_flight, gates) = held(&directory, true);
     let follower = group.device(0).expect("it is there");
-    let lacks = |key: u8| in_flight.current(hash_of(&[key]), 0b11) == 0b10;
+    let lacks = |key: u8| in_flight.current((hash_of(&[key]), &[key]), 0b11) == 0b10;
     assert!(follower.queued() > 0 && !lacks(0), "the first was made by itself");
     assert!((1..=KEYS).all(lacks), "they are not durable");
     gates.holds_care.store(false, Ordering::SeqCst);
@@ -90,7 +90,7 @@ fn a_lot_that_does_not_become_durable_was_not_made() {
     gates.refuses_care.store(true, Ordering::SeqCst);
     gates.holds_care.store(false, Ordering::SeqCst);
     wait_until(|| follower.queued() == 0);
-    let reached = |key: u8| in_flight.reached(hash_of(&[key]), 0b11);
+    let reached = |key: u8| in_flight.reached((hash_of(&[key]), &[key]), 0b11);
     assert_eq!(reached(0), 0b11);
     assert!((1..=KEYS).all(|key| reached(key) == 0b10), "they are in doubt");
     group.devices().for_each(|device| device.stop());

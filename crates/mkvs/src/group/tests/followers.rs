@@ -5,7 +5,7 @@ use crate::device::decision::Decided;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::ring::Decision;
 use crate::filter::hash_of;
-use crate::in_flight::{Entry, InFlight, Torn};
+use crate::in_flight::{InFlight, Torn};
 use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +41,9 @@ fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
     let (key, put) = (b"key", Some((b"value".as_slice(), None)));
     let decision =
         Decision { hash: hash_of(key), decided: Decided { key, put }, options: &options };
-    let (order, then) = (group.order_of(&[decision.hash]).expect("members"), group.states.now());
-    in_flight.begin(Entry::new(decision.hash, 1, order.asked(), false));
+    let of_key = (decision.hash, key.as_slice());
+    let (order, then) = (group.order_of(&[of_key]).expect("members"), group.states.now());
+    in_flight.begin(of_key, 1, order.asked(), false);
     let primary = group.device(order.asked()).expect("it is there");
     decision.decided.make(&*primary.engine, &options).expect("made on the primary");
     group.states.begin_change();
@@ -70,7 +71,7 @@ fn a_write_that_is_taken_back_is_on_no_follower_later() {
     let (key, put) = (b"key", Some((b"value".as_slice(), None)));
     let decision =
         Decision { hash: hash_of(key), decided: Decided { key, put }, options: &options };
-    in_flight.begin(Entry::new(decision.hash, 1, 1, false));
+    in_flight.begin((decision.hash, key), 1, 1, false);
     decision.decided.make(&*primary, &options).expect("made on the primary");
     around.0.store(true, Ordering::SeqCst);
     let _way = group.follow(group.device(0).expect("it is there"), &decision, true);
