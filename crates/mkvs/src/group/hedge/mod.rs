@@ -26,6 +26,7 @@ use crate::stats::hedge_delay::{End, Pace};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::Thread;
@@ -167,14 +168,14 @@ struct Field<'g, Q: Question> {
     group: &'g Arc<Group>,
     race: &'g Arc<HedgedRead<Q>>,
     /// All that were asked, and how many of them have not passed.
-    asked: u32,
+    asked: SmallVec<[&'g Arc<Device>; 2]>,
     running: u32,
 }
 
-impl<Q: Question> Field<'_, Q> {
+impl<'g, Q: Question> Field<'g, Q> {
     /// Asks one more; false if it cannot be.
-    fn ask(&mut self, device: &Arc<Device>) -> bool {
-        self.asked |= 1 << device.number;
+    fn ask(&mut self, device: &'g Arc<Device>) -> bool {
+        self.asked.push(device);
         let race = Arc::clone(self.race) as Arc<dyn Asked>;
         let is_asked = device.ask(self.group, race);
         self.running += u32::from(is_asked);
@@ -182,8 +183,9 @@ impl<Q: Question> Field<'_, Q> {
     }
 
     /// The device to ask next.
-    fn next(&self) -> Result<Option<&Arc<Device>>> {
-        let current = self.race.question.candidates(self.group) & !self.asked;
+    fn next(&self) -> Result<Option<&'g Arc<Device>>> {
+        let asked = self.asked.iter().fold(0, |set, device| set | 1 << device.number);
+        let current = self.race.question.candidates(self.group) & !asked;
         self.group.fastest(current).map(|number| self.group.device(number)).transpose()
     }
 
@@ -198,9 +200,9 @@ impl<Q: Question> Field<'_, Q> {
         Ok(self.running == 0)
     }
 
-    /// True if no asked device will ever answer.
+    /// True if no asked device will ever answer. Others may be in their places by now.
     fn is_abandoned(&self) -> bool {
-        self.group.of(self.asked).all(|device| device.is_closed())
+        self.asked.iter().all(|device| device.is_closed())
     }
 }
 
@@ -209,22 +211,21 @@ impl<Q: Question> Field<'_, Q> {
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.
-fn run<Q: Question>(
-    group: &Arc<Group>,
-    first: &Arc<Device>,
-    race: &Arc<HedgedRead<Q>>,
+fn run<'g, Q: Question>(
+    group: &'g Arc<Group>,
+    first: &'g Arc<Device>,
+    race: &'g Arc<HedgedRead<Q>>,
     is_hedged: bool,
 ) -> Result<bool> {
-    let mut field = Field { group, race, asked: 0, running: 0 };
+    let mut field = Field { group, race, asked: SmallVec::new(), running: 0 };
     if !field.ask(first) {
         return Ok(false);
     }
-    let mut late =
-        is_hedged.then(|| (Arc::clone(first), Instant::now() + Q::pace(first).hedge_delay()));
+    let mut late = is_hedged.then(|| (first, Instant::now() + Q::pace(first).hedge_delay()));
     let mut known = 0;
     loop {
         let look = Instant::now() + LOOK;
-        let until = late.as_ref().map_or(look, |(_, at)| (*at).min(look));
+        let until = late.map_or(look, |(_, at)| at.min(look));
         let news = race.wait(known, until);
         if race.is_over.load(Ordering::Acquire) {
             return Ok(true);
@@ -234,15 +235,15 @@ fn run<Q: Question>(
             if field.has_passed()? {
                 return Ok(false);
             }
-        } else if let Some((device, at)) = &late
-            && *at <= Instant::now()
+        } else if let Some((device, at)) = late
+            && at <= Instant::now()
         {
             let may_ask = Q::pace(device).note_late();
-            let next = if may_ask { field.next()?.cloned() } else { None };
+            let next = if may_ask { field.next()? } else { None };
             late = next.and_then(|next| {
-                Q::pace(&next).note_hedge();
-                let hedge_delay = Q::pace(&next).hedge_delay();
-                field.ask(&next).then(|| (next, Instant::now() + hedge_delay))
+                Q::pace(next).note_hedge();
+                let hedge_delay = Q::pace(next).hedge_delay();
+                field.ask(next).then(|| (next, Instant::now() + hedge_delay))
             });
         } else if field.is_abandoned() {
             return Ok(false);

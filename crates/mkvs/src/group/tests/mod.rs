@@ -2,6 +2,7 @@
 
 mod apply_batch;
 mod followers;
+mod hedges;
 mod pair;
 mod submit;
 mod urgency;

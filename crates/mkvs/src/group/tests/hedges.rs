@@ -1,0 +1,56 @@
+//! A hedged read of a device that is replaced meanwhile.
+
+use super::pair::{directory, engine, pair, wait_until};
+use crate::device::Device;
+use crate::device::fault_guard::guarded;
+use crate::device::interceptor::{Call, Intercepted, Interceptor};
+use crate::filter::hash_of;
+use crate::group::hedge::lookup;
+use crate::in_flight::InFlight;
+use coreplane_engine::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Holds gets until it is released.
+#[derive(Default)]
+struct Hangs {
+    gets: AtomicU64,
+    is_released: AtomicBool,
+}
+
+impl Interceptor for Hangs {
+    type Held<'a> = ();
+
+    fn begin(&self, call: Call<'_>) -> Result<()> {
+        if matches!(call, Call::Get) {
+            self.gets.fetch_add(1, Ordering::SeqCst);
+            wait_until(|| self.is_released.load(Ordering::SeqCst));
+        }
+        Ok(())
+    }
+}
+
+/// Its caller does not look before another device is in the place: that one will never answer.
+#[test]
+fn a_read_does_not_wait_for_a_device_that_was_replaced() {
+    let directory = directory();
+    let around = Arc::new(Hangs::default());
+    let hangs = Intercepted { engine: engine(&directory, 0), around: Arc::clone(&around) };
+    let group = pair([Arc::new(hangs), engine(&directory, 1)], &Arc::new(InFlight::new()), true);
+    let asked = Arc::clone(group.device(0).expect("it is there"));
+    let (of, first) = (Arc::clone(&group), Arc::clone(&asked));
+    let reader = std::thread::spawn(move || {
+        let key = (hash_of(b"key"), b"key".as_slice());
+        lookup::read(&of, &first, key, false, &mut |_| {}).map(|found| found.is_some())
+    });
+    wait_until(|| around.gets.load(Ordering::SeqCst) > 0);
+    let another = guarded(engine(&directory, 2)).expect("it is there");
+    group.place(Arc::new(Device::new(asked.at, another)));
+    asked.give_up();
+    wait_until(|| reader.is_finished());
+    let found = reader.join().expect("no panic").expect("no error");
+    assert!(!found, "the device is chosen anew");
+    around.is_released.store(true, Ordering::SeqCst);
+    asked.stop();
+    group.devices().for_each(|device| device.stop());
+}
