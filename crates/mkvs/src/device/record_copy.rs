@@ -2,6 +2,9 @@
 
 use coreplane_engine::{Record, Ticket, UnixMillis, Value};
 
+/// Bytes of a buffer that is kept, at most.
+pub(super) const SMALL: usize = 64 << 10;
+
 /// A record as a device has found it, in buffers that are used again.
 #[derive(Debug, Default)]
 pub(crate) struct RecordCopy {
@@ -16,7 +19,7 @@ pub(crate) struct RecordCopy {
 impl RecordCopy {
     /// True if the buffer may be kept for the next record: it has not become large.
     pub(crate) fn is_small(&self) -> bool {
-        self.value.capacity() <= 64 << 10
+        self.value.capacity() <= SMALL
     }
 
     pub(crate) fn keep(&mut self, record: &Record<'_>) {

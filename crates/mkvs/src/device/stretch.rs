@@ -1,5 +1,6 @@
 //! Records of a group, in the order of a scan, as a device has shown them.
 
+use super::record_copy::SMALL;
 use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Ticket, UnixMillis, Value};
 use std::ops::Range;
 
@@ -33,6 +34,11 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
+    /// True if the buffer may be kept for the next stretch: it has not become large.
+    pub(crate) fn is_small(&self) -> bool {
+        self.bytes.capacity() <= SMALL
+    }
+
     pub(crate) fn clear(&mut self) {
         self.records.clear();
         self.bytes.clear();

@@ -5,7 +5,7 @@
 //! A thread uses its hedged reads again, unless a late device still has one in its ring: then that read stays there
 //! until the device takes it.
 
-use super::{HedgedRead, Question, run};
+use super::{Answer, HedgedRead, Question, run};
 use crate::device::record_copy::RecordCopy;
 use crate::device::{Device, Scratch};
 use crate::group::Group;
@@ -23,6 +23,12 @@ const KEPT: usize = 8;
 struct Lookup {
     hash: u64,
     key: Vec<u8>,
+}
+
+impl Answer for RecordCopy {
+    fn is_small(&self) -> bool {
+        RecordCopy::is_small(self)
+    }
 }
 
 impl Question for Lookup {
@@ -88,8 +94,8 @@ pub(crate) fn read(
     let race = begin(group, hash, key);
     let is_answered = run(group, first, &race, is_hedged);
     let found = {
-        let finish = race.end();
-        is_answered.map(|is_answered| {
+        let mut finish = race.end();
+        let found = is_answered.map(|is_answered| {
             is_answered.then(|| {
                 if finish.answer.is_hit {
                     visit(finish.answer.record());
@@ -97,7 +103,9 @@ pub(crate) fn read(
                 let found = Found { hit: finish.answer.is_hit, ticket: Ticket::DURABLE };
                 (found, finish.answer.device)
             })
-        })
+        });
+        finish.answer.keep_if_small();
+        found
     };
     RACES.with_borrow_mut(|races| {
         if races.len() < KEPT {
@@ -105,4 +113,65 @@ pub(crate) fn read(
         }
     });
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Asked;
+    use crate::filter::hash_of;
+    use crate::group::tests::pair::{directory, engine, pair};
+    use crate::in_flight::InFlight;
+    use coreplane_engine::{Value, WriteOptions};
+    use std::time::Instant;
+
+    const LARGE: &[u8] = &[7; 100 << 10];
+
+    /// A question that a device leaves to others, after it has read a large record.
+    struct Left;
+
+    impl Question for Left {
+        type Answer = RecordCopy;
+
+        fn look(&self, _: (&Group, &Device), found: &mut RecordCopy) -> Result<bool> {
+            let (value, ticket) = (Value::Whole(LARGE), Ticket::DURABLE);
+            found.keep(&Record { value, sequence: 1, expires_at: None, ticket });
+            Ok(false)
+        }
+
+        fn candidates(&self, _: &Group) -> Devices {
+            0
+        }
+
+        fn pace(device: &Device) -> &Pace {
+            &device.pace
+        }
+
+        fn scratch(scratch: &mut Scratch) -> &mut RecordCopy {
+            &mut scratch.record
+        }
+    }
+
+    #[test]
+    fn neither_a_thread_nor_a_processor_keeps_a_large_buffer() {
+        let directory = directory();
+        let engines = [0, 1].map(|number| engine(&directory, number));
+        let group = pair(engines, &Arc::new(InFlight::new()), true);
+        let primary = group.device(1).expect("it is there");
+        let options = WriteOptions { sequence: Some(1), ..WriteOptions::default() };
+        assert!(primary.engine.put(b"key", LARGE, &options).expect("put").written().is_some());
+        let mut len = 0;
+        let mut visit = |record: Record<'_>| len = record.value.to_vec().len();
+        let key = (hash_of(b"key"), b"key".as_slice());
+        let found = read(&group, primary, key, false, &mut visit).expect("read");
+        assert_eq!((found.map(|(found, _)| found.hit), len), (Some(true), LARGE.len()));
+        RACES.with_borrow(|races| {
+            assert_eq!(races.len(), 1);
+            assert!(races.iter().all(|race| race.finish.lock().answer.is_small()));
+        });
+        let mut scratch = Scratch::default();
+        HedgedRead::new(Left, &group).run(primary, Instant::now(), &mut scratch);
+        assert!(scratch.record.is_small());
+        group.devices().for_each(|device| device.stop());
+    }
 }

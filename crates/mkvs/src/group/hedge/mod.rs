@@ -38,10 +38,23 @@ const SPINS: u32 = 50;
 /// How long a caller sleeps before it checks whether a device is left that can answer.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// An answer, in buffers that a thread or a processor uses again.
+pub(crate) trait Answer: Default + Send + 'static {
+    /// True if they have not become large.
+    fn is_small(&self) -> bool;
+
+    /// Drops the buffers if they have become large.
+    fn keep_if_small(&mut self) {
+        if !self.is_small() {
+            *self = Self::default();
+        }
+    }
+}
+
 /// The question of a read.
 pub(crate) trait Question: Send + Sync + 'static {
     /// Its answer.
-    type Answer: Default + Send + 'static;
+    type Answer: Answer;
 
     /// Looks for the answer on a device; false if that device has none to give.
     fn look(&self, on: (&Group, &Device), answer: &mut Self::Answer) -> Result<bool>;
@@ -149,13 +162,15 @@ impl<Q: Question> Asked for HedgedRead<Q> {
         let group = self.group.upgrade().filter(|_| !self.is_over.load(Ordering::Acquire));
         let end = if let Some(group) = &group {
             let found = Q::scratch(scratch);
-            match caught(|| self.question.look((group, device), found)) {
+            let end = match caught(|| self.question.look((group, device), found)) {
                 Ok(true) => self.win(found),
                 Ok(false) => self.pass(None),
                 // The caller finds the damage itself at its next try, and deals with it.
                 Err(error) if is_damage(&error) => self.pass(None),
                 Err(error) => self.pass(group.go_on_without(device, error).err()),
-            }
+            };
+            found.keep_if_small();
+            end
         } else {
             End::Cancelled
         };

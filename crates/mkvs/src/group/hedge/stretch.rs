@@ -5,7 +5,7 @@
 //! and when it ends, no write has begun since. So while the primary stalls, a scan goes on unless there is a
 //! writer, which waits for the primary too.
 
-use super::{HedgedRead, Question, run};
+use super::{Answer, HedgedRead, Question, run};
 use crate::device::stretch::{Bounds, Stretch};
 use crate::device::{Device, Scratch};
 use crate::group::Group;
@@ -38,6 +38,12 @@ impl Span {
         let is_shown = |key: &[u8]| self.owners.shows(group.number, key);
         found.by = device.number;
         found.fetch(&*device.engine, bounds, self.count, is_shown)
+    }
+}
+
+impl Answer for Stretch {
+    fn is_small(&self) -> bool {
+        Stretch::is_small(self)
     }
 }
 

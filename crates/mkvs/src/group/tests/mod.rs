@@ -3,6 +3,6 @@
 mod apply_batch;
 mod followers;
 mod hedges;
-mod pair;
+pub(super) mod pair;
 mod submit;
 mod urgency;

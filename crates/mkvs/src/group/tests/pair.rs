@@ -13,24 +13,27 @@ use coreplane_pmem::epoch::pin_in;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-pub(super) fn directory() -> tempfile::TempDir {
+pub(in crate::group) fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
 /// The engine of a device.
-pub(super) fn engine(directory: &tempfile::TempDir, number: u8) -> Arc<dyn StorageEngine> {
+pub(in crate::group) fn engine(
+    directory: &tempfile::TempDir,
+    number: u8,
+) -> Arc<dyn StorageEngine> {
     let (path, options) = (directory.path().join(number.to_string()), Default::default());
     let media = coreplane_pmem::MediaChoice::Auto;
     Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
 }
 
 /// Puts a value the fast way; true if it was made.
-pub(super) fn put(group: &Arc<Group>, key: &[u8]) -> bool {
+pub(in crate::group) fn put(group: &Arc<Group>, key: &[u8]) -> bool {
     let options = WriteOptions::default();
     group.put_fast(hash_of(key), (key, b"value"), &options, &pin_in()).is_some()
 }
 
-pub(super) fn wait_until(is_so: impl Fn() -> bool) {
+pub(in crate::group) fn wait_until(is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it never comes");
@@ -59,7 +62,7 @@ static SUPERIORS: LazyLock<[Arc<Agrees>; 2]> =
     LazyLock::new(|| [false, true].map(|to_departures| Arc::new(Agrees { to_departures })));
 
 /// Two devices with these engines: writes wait for the second, and the first follows.
-pub(super) fn pair(
+pub(in crate::group) fn pair(
     engines: [Arc<dyn StorageEngine>; 2],
     in_flight: &Arc<InFlight>,
     can_leave: bool,
