@@ -1,8 +1,9 @@
 //! A record of a group, made on all of its devices.
 
 use super::Group;
-use crate::device::decision::Decided;
+use crate::device::decision::{Decided, is_failure};
 use crate::group::rollback::sound_of;
+use crate::shape::position::Devices;
 use coreplane_engine::{Outcome, Result, StorageEngine, UnixMillis, Visibility, WriteOptions};
 
 /// A record, or a tombstone.
@@ -54,9 +55,7 @@ impl Group {
         let change = self.filter.change();
         let had = self.sequence_of(key)?.is_some();
         let inserted = change.insert(hash);
-        let given = self.of(self.followers()).try_for_each(|device| {
-            give_to(&*device.engine).or_else(|error| self.go_on_without(device, error))
-        });
+        let given = self.make_on_each(self.followers(), give_to);
         let has = given.and_then(|()| Ok(self.sequence_of(key)?.is_some()));
         // If the result is unknown the key is counted: the filter says "perhaps".
         let is_new = *has.as_ref().unwrap_or(&true) && !had;
@@ -67,6 +66,25 @@ impl Group {
             change.remove(hash);
         }
         has
+    }
+
+    /// Makes a record on each of some devices. One that fails is left out, be it a member or about to become one: it
+    /// lacks what the others have.
+    ///
+    /// # Errors
+    /// As a device that has not failed, but has no space for example, or that is the last one.
+    pub(crate) fn make_on_each(
+        &self,
+        devices: Devices,
+        make: impl Fn(&dyn StorageEngine) -> Result<()>,
+    ) -> Result<()> {
+        self.of(devices).try_for_each(|device| match make(&*device.engine) {
+            Err(error) if is_failure(&error) && self.members() & 1 << device.number == 0 => {
+                device.note_failure(&error);
+                self.drop_member(device)
+            }
+            made => made.or_else(|error| self.go_on_without(device, error)),
+        })
     }
 
     /// The sequence of the record that the group has of a key.

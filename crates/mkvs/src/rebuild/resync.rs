@@ -391,17 +391,9 @@ impl Rebuild {
         let item = Item { sequence, ..of_peers };
         self.keyspace.in_flight.keep_tombstones(u64::from(item.put.is_none()));
         // This device last: if a peer fails, the two differ still.
-        let peers = group.of(group.followers() & !(1 << device.number)).map(|peer| &**peer);
-        for peer in peers.chain([device]) {
-            if let Err(error) = item.give_to(&*peer.engine) {
-                if peer.number == device.number {
-                    return Err(error);
-                }
-                // The others have it: a device that has not is no longer a member.
-                group.go_on_without(peer, error)?;
-            }
-        }
-        Ok(())
+        let peers = group.followers() & !(1 << device.number);
+        group.make_on_each(peers, |engine| item.give_to(engine).map(|_| ()))?;
+        item.give_to(&*device.engine).map(|_| ())
     }
 
     /// Makes a device that has been filled a member: durably, when it returns.

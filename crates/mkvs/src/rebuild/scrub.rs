@@ -16,7 +16,7 @@
 //! A read that meets damage is served by a peer as well ([`read`](crate::keyspace::read)); it heals nothing.
 
 use crate::device::Device;
-use crate::device::decision::{is_damage, is_failure};
+use crate::device::decision::is_damage;
 use crate::device::records::each_lot;
 use crate::filter::hash_of;
 use crate::group::Group;
@@ -254,19 +254,7 @@ impl Rebuild {
             let change = group.filter.change();
             let _counted = change.insert(hash_of(key));
         }
-        for device in group.of(group.followers()) {
-            if let Err(error) = item.give_to(&*device.engine) {
-                if !is_failure(&error) {
-                    return Err(error);
-                }
-                // The device cannot even be overwritten: it has to be replaced.
-                if group.members() & 1 << device.number == 0 {
-                    group.drop_member(device)?;
-                } else {
-                    group.go_on_without(device, error)?;
-                }
-            }
-        }
+        group.make_on_each(group.followers(), |engine| item.give_to(engine).map(|_| ()))?;
         let whole = if item.put.is_some() { Health::Whole } else { Health::Absent };
         let healed = healths.iter().filter(|(_, health)| *health != whole);
         let place = |number: u8| Position { group: group.number, device: number };
