@@ -44,6 +44,7 @@ use element::{CUT, ELEMENT_LEN};
 use free::Readiness;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -185,6 +186,9 @@ impl Pages {
     /// it returns. No thread can take these pages before [`Pages::offer`].
     pub(crate) fn format(&self, from: u32) -> Result<()> {
         let pages = self.space.pages();
+        if from == pages {
+            return Ok(());
+        }
         for page in (from..pages).filter(|page| self.is_table(*page)) {
             if page != 0 && !self.space.claim_words(page, Claim::Words) {
                 return Err(Error::Unusable(format!("page {page} is in use already")));
@@ -194,16 +198,20 @@ impl Pages {
             let kind = if self.is_table(page) { Kind::Table } else { Kind::Free };
             self.write_element(page, kind, 0, 0, 0)?;
         }
-        let mut start = from;
-        while start < pages {
-            let end = (self.table_page(start) + self.stretch()).min(pages);
-            let offset = self.element_offset(start);
-            self.space.flush(offset, u64::from(end - start) * ELEMENT_LEN);
-            start = end;
-        }
-        self.space.fence().map_err(sync_failed)?;
+        self.persist_elements(from..pages)?;
         self.count.store(pages, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes the elements of `pages` durable as they are in the caches.
+    fn persist_elements(&self, pages: Range<u32>) -> Result<()> {
+        let mut start = pages.start;
+        while start < pages.end {
+            let end = (self.table_page(start) + self.stretch()).min(pages.end);
+            self.space.flush(self.element_offset(start), u64::from(end - start) * ELEMENT_LEN);
+            start = end;
+        }
+        self.space.fence().map_err(sync_failed)
     }
 
     /// Stores an element: the state word last, that of a free page first. Not flushed.
@@ -310,10 +318,12 @@ impl Pages {
     }
 
     /// Makes the table of the first `formatted` pages readable, unless a repair of the same pool
-    /// has done so.
+    /// has done so, and durable: a process that was killed may have left elements, and the clock's
+    /// mark, in the caches alone. What is stored from now on rests on them, and a power cut must
+    /// not take them back.
     ///
     /// # Errors
-    /// If one cannot be read.
+    /// If one cannot be read, or the medium fails.
     pub(crate) fn claim_table(&self, formatted: u32) -> Result<()> {
         for page in (0..formatted).filter(|page| self.is_table(*page)) {
             check_loads(&self.space, page)?;
@@ -321,7 +331,10 @@ impl Pages {
                 self.claim(page, Claim::WordsAsStored)?;
             }
         }
-        Ok(())
+        if mutant!("scmkv.open.elements") {
+            return Ok(());
+        }
+        self.persist_elements(0..formatted)
     }
 
     fn claim(&self, page: u32, claim: Claim) -> Result<()> {

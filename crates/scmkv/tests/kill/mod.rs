@@ -17,7 +17,7 @@ pub(crate) fn undurable_at(sim: &Sim, events: usize) -> Vec<(u64, u64, u64)> {
 pub(crate) fn killed_at(sim: &Sim, events: usize) -> Sim {
     let left = sim.crash_at(events, Eviction::Nothing).reopen().expect("memory");
     let space = left.space();
-    for page in 1..space.pages() {
+    for page in 0..space.pages() {
         assert!(space.claim_words(page, Claim::WordsAsStored), "page {page}");
     }
     for (at, _, cached) in undurable_at(sim, events) {

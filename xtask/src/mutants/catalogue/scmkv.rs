@@ -98,6 +98,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.recover.older", "the last record that is read wins", IN_DRAM),
     Mutant::new("scmkv.recover.followed", "damage is taken for the end of the log", RESTARTS),
     Mutant::new("scmkv.open.headers", "headers that a kill left are not flushed", HEADERS),
+    Mutant::new("scmkv.open.elements", "elements that a kill left are not flushed", ELEMENTS),
     Mutant::new("scmkv.open.unprobed", "an open loads what it cannot read", UNREADABLE),
     Mutant::new("scmkv.open.version_base", "versions begin again where they began", ONE_CUT),
     Mutant::new("scmkv.clean.overwrite_racing_slot", "the cleaner undoes a racing write", CLEANER),
