@@ -406,6 +406,28 @@ fn no_flipped_bit_is_hidden_by_the_cleaner() {
 }
 
 #[test]
+fn the_other_words_of_a_free_page_do_not_count() {
+    let home = Home::in_memory();
+    for image in images() {
+        let areas = image.areas();
+        let is_table = |at: &usize| areas[*at] == Area::Table;
+        let state = |at: &usize| image.bytes[*at] & 0xf;
+        let elements = (0..image.bytes.len()).step_by(32).filter(is_table);
+        let free: Vec<usize> = elements.filter(|at| state(at) == 1).collect();
+        assert!(free.len() > 5, "{}", image.name);
+        for (at, bit) in
+            free.iter().zip(0_u32..).flat_map(|(at, bit)| [(at + 8, bit), (at + 16, bit)])
+        {
+            let mut bytes = image.bytes.clone();
+            bytes[at + bit as usize % 64 / 8] ^= 1 << (bit % 8);
+            home.put_bytes(&bytes);
+            let seen = look(&home, &image.expected);
+            assert!(!seen.is_told() && seen.lost.is_empty(), "{}, {at}: {seen:?}", image.name);
+        }
+    }
+}
+
+#[test]
 fn no_flipped_bit_makes_a_write_panic() {
     let mut tried = try_all(images(), 3, write);
     for one in &mut tried {

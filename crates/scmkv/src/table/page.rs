@@ -257,23 +257,30 @@ impl Pages {
         let open = |at: u64, sealed: u64| sealed::open(sealed, at).ok_or_else(|| damaged(at));
         let state = open(offset, word(offset)?)?;
         let kind = Kind::from_bits(state & 0xf).ok_or_else(|| damaged(offset))?;
-        let sealed = match word(offset + 8)? {
-            0 => None,
-            length => Some(open(offset + 8, length)?),
+        let mut element = Element {
+            kind,
+            log: (state >> 4 & 0xfff) as u16,
+            generation: (state >> 16) as u32,
+            length: None,
+            is_cut: false,
+            birth: 0,
+            is_proven: false,
         };
-        let generation = (state >> 16) as u32;
+        // The other words of a free page do not count, whatever they are.
+        if kind == Kind::Free {
+            return Ok(element);
+        }
+        if let length @ 1.. = word(offset + 8)? {
+            let sealed = open(offset + 8, length)?;
+            (element.length, element.is_cut) = (Some(sealed as u32), sealed & CUT != 0);
+        }
+        element.birth = open(offset + 16, word(offset + 16)?)?;
         // In page 0 this word is the clock's mark. A proof that does not match its check proves
         // nothing.
         let proof = if page == 0 { 0 } else { word(offset + 24)? };
-        Ok(Element {
-            kind,
-            log: (state >> 4 & 0xfff) as u16,
-            generation,
-            length: sealed.map(|sealed| sealed as u32),
-            is_cut: sealed.is_some_and(|sealed| sealed & CUT != 0),
-            birth: open(offset + 16, word(offset + 16)?)?,
-            is_proven: sealed::open(proof, offset + 24) == Some(u64::from(generation)),
-        })
+        let generation = u64::from(element.generation);
+        element.is_proven = sealed::open(proof, offset + 24) == Some(generation);
+        Ok(element)
     }
 
     /// Notes that the log page `page` holds a durable record; the note is durable at this thread's

@@ -64,12 +64,13 @@ pub(crate) fn restored(
                 if state.is_none() {
                     put(0, seal(0, found), "its state; it is as it was");
                 }
-                if !has_length {
+                // These of a free page do not count.
+                let in_use = kind_of(found) != Some(Kind::Free);
+                if in_use && !has_length {
                     put(8, 0, "its length; its records are read to the last that is sound");
                 }
-                if birth.is_none() {
-                    let in_use = kind_of(found) != Some(Kind::Free);
-                    put(16, seal(16, in_use.into()), "its birth; the least there can be now");
+                if in_use && birth.is_none() {
+                    put(16, seal(16, 1), "its birth; the least there can be now");
                 }
             }
             None if birth == Some(0) => {
