@@ -64,7 +64,8 @@ impl Table {
         debug_assert!(standing.old.is_none() && !standing.live);
         let old = &mut standing.old;
         let probe = held.probe(place, &mut |slot| {
-            let view = self.record(guard, slot)?;
+            // The next step of the cleaner or of the scrub mends the index.
+            let view = self.record(guard, slot).inspect_err(|_| self.doubt_slot(slot))?;
             // A write also replaces a record whose key is damaged: otherwise the slot of that
             // record would stay for ever, and lead every sweep to the damage.
             let mine = view.key() == key || self.had_key(&view, key);

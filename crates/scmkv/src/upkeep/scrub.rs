@@ -16,10 +16,11 @@
 //!
 //! What is left, from the flip of a bit in a slot to the next scrub: reads of that key report that
 //! there is none, or an error, or, where the offset happens to become that of an older record of
-//! the key, that record; `insert` and the like decide by it, and iterations end with an error. Puts
-//! and deletes are made as ever, no page is freed with the record that the slot led to, and keys
-//! beside it are not touched, except those that lookups find behind a slot that was given back. In
-//! a matrix a peer is asked.
+//! the key, that record; `insert` and the like decide by it, and iterations end with an error. A
+//! write that meets a slot without a record is refused with that error; then the next step of the
+//! scrub, or the next page that is cleaned, mends the index. No page is freed with the record that
+//! the slot led to, and keys beside it are not touched, except those that lookups find behind a
+//! slot that was given back. In a matrix a peer is asked.
 
 use crate::clean::reindex::Reindexed;
 use crate::store::Store;
