@@ -1,21 +1,26 @@
 //! Free pages: how they are shared out, and what to do when there are none.
 //!
 //! ```text
-//!   free pages       1   2   3   4 …
-//!   cleaner          ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
-//!   deletes              ▓▓▓▓▓▓▓▓▓▓▓
-//!   overwrites               ▓▓▓▓▓▓▓
-//!   inserts, index               ▓▓▓   a page later, or one for every 128 of the pool
+//!   free pages       1   2   3   4   5 …
+//!   cleaner          ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
+//!   deletes                  ▓▓▓▓▓▓▓▓▓▓▓   in a pool of fewer than 256 pages from 2 on, and so forth
+//!   overwrites                   ▓▓▓▓▓▓▓
+//!   inserts, index                   ▓▓▓   one page later for every 128 of the pool
 //! ```
 //!
-//! The last page is left to the cleaner, so that it always gets on: the live records of a page fit
-//! the rest of its open page and one more. The page before it is left to deletes, so that a store
-//! that is full can be emptied; as long as it is there, the cleaner can move the owners of large
-//! values too, which do not count among the live records of a page. Some more are left to
-//! overwrites, so that a store that is full of records can take new values for all of them, again
-//! and again. A demand that may not take a page does not append to it while it is open, either,
-//! until there is another. A batch that does not fit the open page takes all its pages off the free
-//! queue before it appends anything, and gives back the pages that it did not need.
+//! The last pages are left to the cleaner, so that it always gets on: the live records of a page fit
+//! the rest of its open page and one more. A crash may leave both that page and the one of the
+//! copies partly in use: then the second page is needed to clean the two. (Two such crashes in a row,
+//! or one in a pool of fewer than 256 pages, may leave a full store that takes no write, and no
+//! delete, until the pool has grown. One page is too much of a small pool to keep it for that.)
+//!
+//! The page before these is left to deletes, so that a store that is full can be emptied; as long as
+//! it is there, the cleaner can move the owners of large values too, which do not count among the
+//! live records of a page. Some more are left to overwrites, so that a store that is full of records
+//! can take new values for all of them, again and again. A demand that may not take a page does not
+//! append to it while it is open, either, until there is another. A batch that does not fit the open
+//! page takes all its pages off the free queue before it appends anything, and gives back the pages
+//! that it did not need.
 //!
 //! **Pages are short** before there is none. From then on a writer pays for what it appends: it
 //! cleans one page, and may append about as many bytes as that has gained, a little more if there
@@ -35,7 +40,6 @@
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
-use crate::table::demand::CLEANERS;
 use crate::table::demand::Demand;
 use crate::table::hash::Place;
 use crate::table::index::{Leaf, Slot};
@@ -330,7 +334,7 @@ impl Cleaner {
         if free >= goal {
             return Ok(Step::Done);
         }
-        if coming > 0 && (free + coming >= goal || free < CLEANERS) {
+        if coming > 0 && (free + coming >= goal || free < self.cleaners()) {
             return Ok(Step::Wait);
         }
         let lacking = goal.saturating_sub(free + coming);

@@ -120,12 +120,12 @@ impl Cleaner {
             .map(|(page, _)| page)
     }
 
-    /// Bytes that the cleaner can surely copy: with two free pages, any page.
+    /// Bytes that the cleaner can surely copy: with more free pages than are left to it, any page.
     pub(crate) fn room_of_cleaner(&self, log: &Log) -> u64 {
         let room = log.room() as u64;
         match self.pages.free_len() {
             0 => room,
-            1 => room.max(u64::from(self.geometry.page_size)),
+            free if free <= self.cleaners() => room.max(u64::from(self.geometry.page_size)),
             _ => u64::MAX,
         }
     }

@@ -1,11 +1,11 @@
 //! The demands for free pages, and how many pages each leaves to the demands before it.
 //!
 //! ```text
-//!   free pages       1   2   3   4 …
-//!   cleaner          ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
-//!   deletes              ▓▓▓▓▓▓▓▓▓▓▓
-//!   overwrites               ▓▓▓▓▓▓▓
-//!   inserts, index               ▓▓▓   a page later, or one for every 128 of the pool
+//!   free pages       1   2   3   4   5 …
+//!   cleaner          ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
+//!   deletes                  ▓▓▓▓▓▓▓▓▓▓▓   in a pool of fewer than 256 pages from 2 on, and so forth
+//!   overwrites                   ▓▓▓▓▓▓▓
+//!   inserts, index                   ▓▓▓   one page later for every 128 of the pool
 //! ```
 //!
 //! [`reserve`](crate::clean::reserve) gives the reasons, and the way out when there is no free
@@ -13,9 +13,6 @@
 
 use crate::table::Table;
 use coreplane_record::Kind;
-
-/// Free pages that are left to the cleaner.
-pub(crate) const CLEANERS: u32 = 1;
 
 /// The purpose of a request for pages. Each leaves some pages to the demands before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,12 +37,18 @@ impl Demand {
 }
 
 impl Table {
+    /// Free pages that are left to the cleaner: one for the copies of a page; and another, where that is little of the
+    /// pool, in case a crash leaves that page and the copies both partly in use.
+    pub(crate) fn cleaners(&self) -> u32 {
+        (self.pages.len() / 128).clamp(1, 2)
+    }
+
     /// Free pages that `demand` leaves alone.
     pub(crate) fn reserve(&self, demand: Demand) -> u32 {
         match demand {
-            Demand::Reserve => CLEANERS,
-            Demand::Overwrite => CLEANERS + 1,
-            Demand::Insert => CLEANERS + 1 + (self.pages.len() / 128).max(1),
+            Demand::Reserve => self.cleaners(),
+            Demand::Overwrite => self.cleaners() + 1,
+            Demand::Insert => 2 + (self.pages.len() / 128).max(1),
         }
     }
 
