@@ -35,7 +35,7 @@ use crate::table::counters::Count;
 use crate::table::index::{GroupLock, Leaf, Position, Probe, Slot, SlotRef, Verdict};
 use crate::table::page;
 use crate::table::visit::Seen;
-use coreplane_engine::{Result, VerifyReport};
+use coreplane_engine::{Error, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
 use std::collections::HashSet;
@@ -46,8 +46,8 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Reindexed {
     /// The index agrees with the logs.
     Whole,
-    /// A log is damaged, or a slot may be the last trace of a record: not everything could be
-    /// mended.
+    /// A log is damaged, a slot may be the last trace of a record, or a full group cannot be split
+    /// for lack of pages: not everything could be mended.
     Undecided,
 }
 
@@ -124,11 +124,19 @@ impl Cleaner {
     }
 
     /// Checks the index against the logs, and mends it. The caller holds the cleaner: no record is
-    /// moved meanwhile.
+    /// moved meanwhile. The last pages are left to the cleaner.
     ///
     /// # Errors
-    /// If the medium fails, or a full group cannot be split.
+    /// If the medium fails.
     pub(crate) fn reindex(&self, state: &CleanerState) -> Result<Reindexed> {
+        self.reindex_with(state, self.cleaners())
+    }
+
+    /// As [`Cleaner::reindex`]; so many free pages are left alone.
+    ///
+    /// # Errors
+    /// As [`Cleaner::reindex`].
+    pub(crate) fn reindex_with(&self, state: &CleanerState, reserve: u32) -> Result<Reindexed> {
         self.is_index_doubted.store(false, Ordering::Release);
         self.see_all_staged()?;
         let mut damage = VerifyReport::default();
@@ -143,12 +151,23 @@ impl Cleaner {
             Ok(())
         };
         let has = |view: &View<'_>| self.is_indexed(&epoch::pin(), view);
+        let mut has_room;
         loop {
             let mut changed = false;
+            has_room = true;
             for (generation, offset) in unindexed(&records, Kinds::All, &has)? {
-                changed |= match is_sound {
-                    true => self.index_again(generation, offset)?,
-                    false => self.keep(self.space.page_of(offset)),
+                let keep = || self.keep(self.space.page_of(offset));
+                let again = match is_sound {
+                    true => self.index_again(generation, offset, reserve),
+                    false => Ok(keep()),
+                };
+                changed |= match again {
+                    // The group is full, and the last pages are left to the cleaner.
+                    Err(Error::NoSpace { .. }) => {
+                        has_room = false;
+                        keep()
+                    }
+                    again => again?,
                 };
             }
             if !changed {
@@ -158,7 +177,7 @@ impl Cleaner {
         if !is_sound {
             return Ok(Reindexed::Undecided);
         }
-        let is_whole = self.take_out_misfits()?;
+        let is_whole = self.take_out_misfits()? && has_room;
         self.space.fence().map_err(page::sync_failed)?;
         if !is_whole {
             return Ok(Reindexed::Undecided);
@@ -169,7 +188,10 @@ impl Cleaner {
 
     /// Lets the index point at the record at `offset`, unless its key was written since; true if
     /// that changed the index, or keeps a page that was not kept before.
-    fn index_again(&self, generation: u32, offset: u64) -> Result<bool> {
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if its group is full and no more than `reserve` pages are free.
+    fn index_again(&self, generation: u32, offset: u64, reserve: u32) -> Result<bool> {
         let guard = epoch::pin();
         let page = self.space.page_of(offset);
         let cell = self.pages.cell(page);
@@ -207,7 +229,7 @@ impl Cleaner {
                 (Probe::Full, None) => {
                     let leaf = held.leaf();
                     drop(held);
-                    self.split(leaf, place, SplitPages::AsItIs(&guard))?;
+                    self.split(leaf, place, SplitPages::AsItIs(&guard, reserve))?;
                     continue;
                 }
             };

@@ -56,9 +56,9 @@ use std::time::Duration;
 pub(crate) enum SplitPages<'a> {
     /// From the cleaner, if there is no free page; the log is the caller's.
     ByCleaning(&'a mut Log),
-    /// A recovery cannot clean, since not all live records are known yet. It reads under its own
-    /// guard.
-    AsItIs(&'a Guard),
+    /// Those that are free, except for so many. A recovery cannot clean, since not all live records
+    /// are known yet, nor can who mends the index. They read under their own guard.
+    AsItIs(&'a Guard, u32),
 }
 
 /// The bytes that a writer may append without payment while another one is cleaning.
@@ -220,22 +220,21 @@ impl Cleaner {
     /// # Errors
     /// [`Error::NoSpace`].
     pub(crate) fn split(&self, leaf: Leaf, place: Place, mut room: SplitPages<'_>) -> Result<()> {
-        let recovering = match &room {
-            SplitPages::ByCleaning(_) => None,
-            SplitPages::AsItIs(guard) => Some(*guard),
+        let (pinned, reserve) = match &room {
+            SplitPages::ByCleaning(_) => (None, self.reserve(Demand::Insert)),
+            SplitPages::AsItIs(guard, reserve) => (Some(*guard), *reserve),
         };
         let rehash = |slot: Slot, is_its: &dyn Fn(Place) -> bool| -> Result<Place> {
             let place_of = |guard: &Guard| self.place_of_slot(guard, slot, is_its);
-            recovering.map_or_else(|| place_of(&epoch::pin()), place_of)
+            pinned.map_or_else(|| place_of(&epoch::pin()), place_of)
         };
         self.counters.add(Count::Splits, 1);
         let page = u64::from(self.geometry.page_size);
-        let reserve = if recovering.is_none() { self.reserve(Demand::Insert) } else { 0 };
         let mut supply = || self.supply_index_page(reserve);
         while !self.index.split(leaf, place.y, &mut supply, &rehash)? {
             match &mut room {
                 SplitPages::ByCleaning(log) => self.clean_for_space(log, reserve + 1, page)?,
-                SplitPages::AsItIs(_) => {
+                SplitPages::AsItIs(..) => {
                     return Err(Error::NoSpace { needed: page, reclaimable: 0 });
                 }
             }

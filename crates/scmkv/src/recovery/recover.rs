@@ -325,7 +325,7 @@ impl<'s> Recovery<'s> {
                 Probe::Full => {
                     let leaf = held.leaf();
                     drop(held);
-                    self.split(leaf, place, SplitPages::AsItIs(guard))?;
+                    self.split(leaf, place, SplitPages::AsItIs(guard, 0))?;
                     continue;
                 }
                 Probe::Vacant { at } => at,

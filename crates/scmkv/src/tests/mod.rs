@@ -8,6 +8,7 @@ mod holes;
 mod kill;
 mod large;
 mod pages;
+mod reindex;
 mod unflushed;
 mod victims;
 mod windows;

@@ -79,7 +79,8 @@ impl Store {
             }
         }
         if hit + unfound > 0 {
-            self.reindex(&self.cleaner_state.lock())?;
+            // A whole index is worth the last pages.
+            self.reindex_with(&self.cleaner_state.lock(), 0)?;
             broken = self.look_at_index()?.broken;
         }
         for (at, key, offset) in broken {
