@@ -9,10 +9,9 @@ use crate::table::geometry::Geometry;
 use crate::upkeep::background;
 use crate::write::Plan;
 use coreplane_engine::{
-    Backing, Batch, Beside, Brief, ChangeRef, Deferred, DurableListener, Engine, Entry, Error,
-    Expected, Found, Horizon, Limits, Mutation, Outcome, Progress, Record, Repairable, Replicated,
-    Result, ScrubReport, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions,
-    Written,
+    Backing, Batch, Beside, Brief, Deferred, DurableListener, Engine, Entry, Error, Expected,
+    Found, Horizon, Limits, Mutation, Outcome, Progress, Record, Repairable, Replicated, Result,
+    ScrubReport, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
 use coreplane_record::{backing_of, lost, outlive};
@@ -257,26 +256,22 @@ impl Engine for Scmkv {
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        let outcome = self.store.write(key, options, &mut |_, _, live| {
+        self.store.write(key, options, &mut |_, _, live| {
             Ok(match live {
                 Some(_) => Plan::Refuse(Outcome::Exists),
                 None => Plan::Put { value: Cow::Borrowed(value), expires_at },
             })
-        })?;
-        self.store.expiries.note(expires_at);
-        Ok(outcome)
+        })
     }
 
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        let outcome = self.store.write(key, options, &mut |_, _, live| {
+        self.store.write(key, options, &mut |_, _, live| {
             Ok(match live {
                 None => Plan::Refuse(Outcome::Missing),
                 Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
             })
-        })?;
-        self.store.expiries.note(expires_at);
-        Ok(outcome)
+        })
     }
 
     fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
@@ -291,7 +286,7 @@ impl Engine for Scmkv {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        let outcome = self.store.write(key, options, &mut |store, guard, live| {
+        self.store.write(key, options, &mut |store, guard, live| {
             let as_expected = match (expected, live) {
                 (Expected::Absent, None) => true,
                 (Expected::Sequence(sequence), Some(view)) => view.sequence() == sequence,
@@ -305,9 +300,7 @@ impl Engine for Scmkv {
             } else {
                 Plan::Refuse(Outcome::Mismatch)
             })
-        })?;
-        self.store.expiries.note(expires_at);
-        Ok(outcome)
+        })
     }
 
     fn modify(
@@ -316,12 +309,10 @@ impl Engine for Scmkv {
         options: &WriteOptions,
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
-        let mut expiry = None;
-        let outcome = self.store.write(key, options, &mut |store, guard, live| {
+        self.store.write(key, options, &mut |store, guard, live| {
             let Some(view) = live else {
                 return Ok(match decide(None) {
                     Mutation::Put { value, expires_at } => {
-                        expiry = expires_at;
                         Plan::Put { value: Cow::Owned(value), expires_at }
                     }
                     _ => Plan::Refuse(Outcome::Kept),
@@ -331,17 +322,13 @@ impl Engine for Scmkv {
                 Mutation::Keep => Plan::Refuse(Outcome::Kept),
                 Mutation::Delete => Plan::Delete,
                 Mutation::Put { value, expires_at } => {
-                    expiry = expires_at;
                     Plan::Put { value: Cow::Owned(value), expires_at }
                 }
                 Mutation::Expire(expires_at) => {
-                    expiry = expires_at;
                     Plan::Put { value: Cow::Owned(record.value.to_vec()), expires_at }
                 }
             })
-        })?;
-        self.store.expiries.note(expiry);
-        Ok(outcome)
+        })
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
@@ -349,13 +336,7 @@ impl Engine for Scmkv {
         if batch.len() > max {
             return Err(Error::BatchTooLarge { len: batch.len(), max });
         }
-        let written = self.store.apply(batch, options)?;
-        for change in batch.changes() {
-            if let ChangeRef::Put { expires_at, .. } = change {
-                self.store.expiries.note(expires_at);
-            }
-        }
-        Ok(written)
+        self.store.apply(batch, options)
     }
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {

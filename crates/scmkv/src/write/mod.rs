@@ -186,9 +186,7 @@ impl Writer {
         let mut plan = |_: &Reader, _: &Guard, _: Option<&View<'_>>| {
             Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
         };
-        let outcome = self.write_in_sight(write, (RestsOn::Nothing, &mut plan));
-        self.expiries.note(expires_at);
-        outcome
+        self.write_in_sight(write, (RestsOn::Nothing, &mut plan))
     }
 
     /// Locks the log, and tries until nothing is missing: room, a slot, the records of a large
@@ -284,6 +282,8 @@ impl Writer {
             *prepared = ready;
             return Ok(Attempt::NeedRoom(len, demand));
         }
+        // Before the lock of the group is free.
+        self.expiries.note(header.expires_at);
         if write.order == Order::Staged {
             return self.stage(log, held, write, &standing, header, &value).map(Attempt::Done);
         }

@@ -102,7 +102,7 @@ impl Writer {
     }
 
     /// Later writes are noted by their writers, and earlier ones are found by the round, since a
-    /// writer notes before the lock of the group is free, or after its slot is published.
+    /// writer notes before the lock of the group is free.
     fn begin_round(&self) -> Round {
         self.expiries.begin_round();
         Round { position: Some(Position::default()), soonest: None, worked: Duration::ZERO }

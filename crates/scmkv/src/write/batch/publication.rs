@@ -48,6 +48,7 @@ impl Writer {
         for member in members.iter_mut().filter(|member| !member.is_idle) {
             let Ok(lock) = lock_of(held, member) else { continue };
             let is_delete = member.is_delete();
+            self.expiries.note(member.header.expires_at);
             self.leave_to_census(lock, member.offset, member.len);
             if let Some(overflow) = member.overflow.take() {
                 overflow.own(lock, member.len);
