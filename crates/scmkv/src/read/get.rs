@@ -202,26 +202,7 @@ impl Reader {
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        let Some(view) = self.gate.read(|| self.find(guard, key, place))? else {
-            return self.miss(visibility);
-        };
-        if view.header.large {
-            return self.get_large(guard, key, visibility, visit);
-        }
-        let ticket = self.settle_ticket(self.ticket_of(&view), visibility)?;
-        visit(record_of(&view, Value::Whole(view.value()), ticket));
-        self.counters.add(Count::Hits, 1);
-        Ok(Found { hit: true, ticket })
-    }
-
-    fn get_large(
-        &self,
-        guard: &Guard,
-        key: &[u8],
-        visibility: Visibility,
-        visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Found> {
-        let found = self.gate.read(|| match self.find(guard, key, self.place(key))? {
+        let found = self.gate.read(|| match self.find(guard, key, place)? {
             Some(view) => self.gather(guard, key, view, self.check_reads),
             None => Ok(None),
         })?;
