@@ -1,5 +1,6 @@
 //! Loading a checkpoint.
 
+use crate::recovery::threads::{THREADS_MAX, in_parallel};
 use crate::table::Seeds;
 use crate::table::arena::Arena;
 use crate::table::checkpoint_format::{Moment, Sheet};
@@ -13,7 +14,6 @@ use coreplane_record as record;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes for which another thread is worth its start.
 const PER_THREAD: u64 = 4 << 20;
@@ -202,30 +202,8 @@ impl Source<'_> {
         stage: &'static str,
         work: &(dyn Fn(usize) -> Result<()> + Sync),
     ) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let done = AtomicU64::new(0);
-        let failure = Mutex::new(None);
-        let run = || {
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                if at >= count {
-                    return;
-                }
-                if let Err(error) = work(at) {
-                    *failure.lock() = Some(error);
-                }
-                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-                (self.progress)(Progress { stage, done, total: count as u64 });
-            }
-        };
         let worth = count as u64 * u64::from(self.geometry.page_size) / PER_THREAD;
-        let processors = processors::available();
-        let threads = processors.min(16).min(worth as usize);
-        if threads <= 1 {
-            run();
-        } else {
-            std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run))));
-        }
-        failure.into_inner().map_or(Ok(()), Err)
+        let threads = processors::available().min(THREADS_MAX).min(worth as usize);
+        in_parallel((threads, count), (stage, self.progress), work, &|| Ok(()))
     }
 }

@@ -3,3 +3,4 @@
 pub(crate) mod checkpoint;
 pub(crate) mod open;
 pub(crate) mod recover;
+mod threads;

@@ -23,6 +23,7 @@
 
 use crate::clean::Cleaner;
 use crate::clean::reserve::SplitPages;
+use crate::recovery::threads::{THREADS_MAX, in_parallel};
 use crate::table::index::{Probe, Slot};
 use crate::table::page::{self, Element};
 use crate::table::run::Run;
@@ -32,13 +33,10 @@ use coreplane_pmem::{mutant, processors};
 use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Records that are put into the index side by side.
 const LANE: usize = 24;
-
-/// Threads that read logs, at most.
-const THREADS_MAX: usize = 16;
 
 /// A thread is started for so many bytes of the logs, an unclean page counted whole: it takes as long to start it as to
 /// read them.
@@ -98,53 +96,31 @@ impl<'s> Recovery<'s> {
         is_anew: bool,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let done = AtomicU64::new(0);
         let tails = Mutex::new(Vec::new());
         let foreign = Mutex::new(Vec::new());
-        let failure = Mutex::new(None);
-        let work = || {
-            while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.replay_page(page, &foreign) {
-                    Ok(tail) if page.element.length == Some(tail) => {}
-                    Ok(0) if page.element.is_lost() && (is_anew || !self.index.in_pool()) => {
-                        let what = page::NONE_CAN_BE_READ.to_owned();
-                        let error = Error::Corrupt { offset: self.space.start_of(page.page), what };
-                        *failure.lock() = Some(in_page(page.page, error));
-                    }
-                    Ok(tail) => tails.lock().push((*page, tail)),
-                    Err(error) => *failure.lock() = Some(in_page(page.page, error)),
+        let work = |at: usize| {
+            let page = &pages[at];
+            match self.replay_page(page, &foreign) {
+                Ok(tail) if page.element.length == Some(tail) => {}
+                Ok(0) if page.element.is_lost() && (is_anew || !self.index.in_pool()) => {
+                    let what = page::NONE_CAN_BE_READ.to_owned();
+                    let error = Error::Corrupt { offset: self.space.start_of(page.page), what };
+                    return Err(in_page(page.page, error));
                 }
-                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-                progress(Progress { stage: "reading logs", done, total: pages.len() as u64 });
+                Ok(tail) => tails.lock().push((*page, tail)),
+                Err(error) => return Err(in_page(page.page, error)),
             }
-            // A flush counts only at a fence of its own thread.
-            if !mutant!("scmkv.recover.fence")
-                && !mutant!("scmkv.recover.thread_fence")
-                && let Err(error) = self.space.fence()
-            {
-                *failure.lock() = Some(crate::table::page::sync_failed(error));
-            }
+            Ok(())
+        };
+        // A flush counts only at a fence of its own thread.
+        let fence = || match mutant!("scmkv.recover.fence") || mutant!("scmkv.recover.thread_fence")
+        {
+            true => Ok(()),
+            false => self.space.fence().map_err(page::sync_failed),
         };
         let bytes = pages.iter().map(|page| u64::from(self.length(page))).sum();
         let threads = threads(processors::available(), pages.len(), bytes);
-        if threads == 1 {
-            work();
-        } else {
-            std::thread::scope(|scope| {
-                // This thread works too: if no other can be started, it does all the work.
-                for _ in 1..threads {
-                    let builder = std::thread::Builder::new().name("coreplane-replay".to_owned());
-                    if builder.spawn_scoped(scope, work).is_err() {
-                        break;
-                    }
-                }
-                work();
-            });
-        }
-        if let Some(error) = failure.into_inner() {
-            return Err(error);
-        }
+        in_parallel((threads, pages.len()), ("reading logs", progress), &work, &fence)?;
         for runs in foreign.into_inner() {
             self.replay_runs(&runs)?;
         }
