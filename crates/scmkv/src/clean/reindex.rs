@@ -34,7 +34,6 @@ use crate::clean::unindexed::{Kinds, unindexed};
 use crate::table::counters::Count;
 use crate::table::index::{GroupLock, Leaf, Position, Probe, Slot, SlotRef, Verdict};
 use crate::table::page;
-use crate::table::visit::Seen;
 use coreplane_engine::{Error, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
@@ -145,17 +144,13 @@ impl Cleaner {
             (0..self.pages.len()).for_each(|page| self.verify_page(page, &mut damage));
         }
         let is_sound = damage.is_sound();
-        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
-            let pages = (0..self.pages.len()).filter(|page| !state.has_emptied(*page));
-            pages.for_each(|page| self.visit_page(page, visit));
-            Ok(())
-        };
+        let skip = |page| state.has_emptied(page);
         let has = |view: &View<'_>| self.is_indexed(&epoch::pin(), view);
         let mut has_room;
         loop {
             let mut changed = false;
             has_room = true;
-            for (generation, offset) in unindexed(&records, Kinds::All, &has)? {
+            for (generation, offset) in unindexed(self, &skip, Kinds::All, &has)? {
                 let keep = || self.keep(self.space.page_of(offset));
                 let again = match is_sound {
                     true => self.index_again(generation, offset, reserve),
@@ -375,16 +370,12 @@ impl Cleaner {
     /// If the index is damaged.
     pub(crate) fn missed(&self) -> Result<Vec<(Vec<u8>, Slot)>> {
         let (mut missed, mut keys) = (Vec::new(), HashSet::new());
-        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
-            (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
-            Ok(())
-        };
         let guard = epoch::pin();
         loop {
             let is_met = |view: &View<'_>| self.is_indexed(&guard, view);
             let has = |view: &View<'_>| Ok(keys.contains(view.key()) || is_met(view)?);
             // One lot at a time.
-            let found = unindexed(&records, Kinds::Puts, &has)?;
+            let found = unindexed(self, &|_| false, Kinds::Puts, &has)?;
             if found.is_empty() {
                 return Ok(missed);
             }

@@ -16,17 +16,14 @@
 //! crash cut short. So a key without a slot is first a suspect, all of whose records are read.
 //! Pages that were open at a crash are left to the replay.
 
+use crate::table::Table;
 use crate::table::run::Run;
-use crate::table::visit::Seen;
 use coreplane_engine::Result;
 use coreplane_record::{Kind, View};
 use std::collections::HashMap;
 
 /// Suspects that are examined at a time.
 const SUSPECTS_MAX: usize = 1 << 16;
-
-/// Shows all sound records, page by page in the order of their numbers.
-pub(crate) type Records<'r> = &'r dyn Fn(&mut dyn FnMut(&Seen<'_>)) -> Result<()>;
 
 /// The newest record of a key.
 #[derive(Debug, Clone, Copy)]
@@ -59,11 +56,13 @@ pub(crate) enum Kinds {
     All,
 }
 
-/// Page generation and offset of the newest records of keys of which `has` finds no slot: of all
+/// Page generation and offset of the newest records of keys of which `has` finds no slot, in the
+/// pages of `table` that `skip` does not leave out: of all
 /// such keys, or of the first lot of suspects that includes some. That suffices to know that the
 /// index is not whole, and each lot costs a reading of the logs.
 pub(crate) fn unindexed(
-    records: Records<'_>,
+    table: &Table,
+    skip: &dyn Fn(u32) -> bool,
     kinds: Kinds,
     has: &dyn Fn(&View<'_>) -> Result<bool>,
 ) -> Result<Vec<(u32, u64)>> {
@@ -73,7 +72,7 @@ pub(crate) fn unindexed(
     {
         let mut suspects: HashMap<Vec<u8>, Option<Newest>> = HashMap::new();
         let mut failure = Ok(());
-        records(&mut |seen| {
+        table.visit_all(skip, &mut |seen| {
             if from.is_none() && seen.page > first && suspects.len() >= SUSPECTS_MAX {
                 from = Some(seen.page);
             }
@@ -92,10 +91,10 @@ pub(crate) fn unindexed(
                 Ok(false) => drop(suspects.insert(seen.view.key().to_vec(), None)),
                 Err(error) => failure = Err(error),
             }
-        })?;
+        });
         failure?;
         if !suspects.is_empty() {
-            look_into(records, &mut suspects)?;
+            look_into(table, skip, &mut suspects);
             let is_asked = |newest: &Newest| newest.is_put || kinds == Kinds::All;
             let newest = suspects.into_values().flatten().filter(is_asked);
             missed.extend(newest.map(|newest| (newest.generation, newest.offset)));
@@ -107,7 +106,11 @@ pub(crate) fn unindexed(
 }
 
 /// Finds the newest record that counts of each suspect.
-fn look_into(records: Records<'_>, suspects: &mut HashMap<Vec<u8>, Option<Newest>>) -> Result<()> {
+fn look_into(
+    table: &Table,
+    skip: &dyn Fn(u32) -> bool,
+    suspects: &mut HashMap<Vec<u8>, Option<Newest>>,
+) {
     let learn = |suspects: &mut HashMap<Vec<u8>, Option<Newest>>, key: &[u8], new: Newest| {
         if let Some(known) = suspects.get_mut(key)
             && known.is_none_or(|known| {
@@ -118,7 +121,7 @@ fn look_into(records: Records<'_>, suspects: &mut HashMap<Vec<u8>, Option<Newest
         }
     };
     let mut members = Vec::new();
-    records(&mut |seen| {
+    table.visit_all(skip, &mut |seen| {
         let view = &seen.view;
         let is_put = match view.header.kind {
             Kind::Put => true,
@@ -132,16 +135,15 @@ fn look_into(records: Records<'_>, suspects: &mut HashMap<Vec<u8>, Option<Newest
         } else if suspects.contains_key(view.key()) {
             members.push((generation, view.offset, (view.key().to_vec(), newest)));
         }
-    })?;
+    });
     let mut counted = Vec::new();
     if !members.is_empty() {
-        records(&mut |seen| {
+        table.visit_all(skip, &mut |seen| {
             if seen.view.header.kind == Kind::Commit {
                 let runs = Run::decode_all(seen.view.value());
                 runs.for_each(|run| count_members(&mut members, &run, &mut counted));
             }
-        })?;
+        });
     }
     counted.iter().for_each(|(key, newest)| learn(suspects, key, *newest));
-    Ok(())
 }

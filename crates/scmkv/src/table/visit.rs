@@ -71,6 +71,12 @@ impl Table {
         }
     }
 
+    /// Shows the records of all log pages that `skip` does not leave out, in the order of the pages' numbers.
+    pub(crate) fn visit_all(&self, skip: &dyn Fn(u32) -> bool, visit: &mut dyn FnMut(&Seen<'_>)) {
+        let pages = (0..self.pages.len()).filter(|page| !skip(*page));
+        pages.for_each(|page| self.visit_page(page, visit));
+    }
+
     /// Shows the records of a log page.
     pub(crate) fn visit_page(&self, page: u32, visit: &mut dyn FnMut(&Seen<'_>)) {
         self.visit_page_in(&epoch::pin(), page, &mut |seen| visit(seen));

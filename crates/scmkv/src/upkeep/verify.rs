@@ -9,7 +9,6 @@ use crate::store::Store;
 use crate::table::index::{SlotRef, Verdict};
 use crate::table::overflow::overflow_offsets;
 use crate::table::page::Kind as PageKind;
-use crate::table::visit::Seen;
 use coreplane_engine::{Damage, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
@@ -77,12 +76,8 @@ impl Store {
 
     /// The index, all of whose slots are sound, must have a slot for each key that has a record.
     fn verify_indexed(&self, report: &mut VerifyReport) -> Result<()> {
-        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
-            (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
-            Ok(())
-        };
         let has = |view: &View<'_>| self.is_indexed(&epoch::pin(), view);
-        for (generation, offset) in unindexed(&records, Kinds::Puts, &has)? {
+        for (generation, offset) in unindexed(self, &|_| false, Kinds::Puts, &has)? {
             let guard = epoch::pin();
             let cell = self.pages.cell(self.space.page_of(offset));
             let Some(view) = self.view(&guard, offset) else { continue };
