@@ -4,7 +4,9 @@ use super::Space;
 use super::map::system_pages;
 use super::roles::Role;
 use crate::media::Behaviour;
+use crate::mutant;
 use crate::poison::PoisonedAt;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -81,9 +83,15 @@ impl Space {
     /// page is not filled: a reader may have a slice of it. Smaller pages are filled together with all
     /// others in their system page, which are also lost.
     ///
+    /// A file that was truncated gets its length back as far as the page; a caller that must not hide the loss of the
+    /// rest looks at the length first ([`Pool::file_state`](crate::Pool::file_state)).
+    ///
     /// # Errors
-    /// If a place stays unreadable, or one of the pages is neither free nor a word page.
+    /// If a place stays unreadable, if one of the pages is neither free nor a word page, or if the pool was lost and is
+    /// outlived. An error of the sync is also that of every later fence.
     pub fn heal(&self, page: u32) -> io::Result<Vec<u64>> {
+        // Nothing is written to the file of a lost pool.
+        self.check_lost()?;
         if self.probe(page).is_ok() {
             return Ok(Vec::new());
         }
@@ -117,7 +125,7 @@ impl Space {
         let mut healed: Vec<u64> = Vec::new();
         while let Err(PoisonedAt { offset }) = self.probe(page) {
             let at = offset / SYSTEM_PAGE * SYSTEM_PAGE;
-            let Some(file) = self.backing.as_ref().filter(|_| healed.last() != Some(&at)) else {
+            let Some(file) = self.file_to_write().filter(|_| healed.last() != Some(&at)) else {
                 let what = format!("offset {offset:#x} stays unreadable");
                 return Err(io::Error::other(what));
             };
@@ -127,13 +135,28 @@ impl Space {
             if written.is_err() || self.probe_mapping(at, at + SYSTEM_PAGE).is_err() {
                 let cut =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&**file, cut, at, SYSTEM_PAGE)?;
+                rustix::fs::fallocate(file, cut, at, SYSTEM_PAGE)?;
                 file.write_all_at(zeroes, at)?;
             }
-            file.sync_data()?;
+            match &self.syncer {
+                Some(syncer) if !mutant!("pmem.heal.round") => {
+                    syncer.dirty();
+                    syncer.sync().map_err(io::Error::other)?;
+                }
+                _ => file.sync_data()?,
+            }
             healed.push(at);
         }
         Ok(healed)
+    }
+
+    /// The description to write to: not the one that fences sync, which has to get every error of a write
+    /// ([`prepare`](super::prepare)).
+    fn file_to_write(&self) -> Option<&File> {
+        match self.syncer {
+            Some(_) => self.preparing(),
+            None => self.backing.as_deref(),
+        }
     }
 
     fn probe_file(&self, start: u64, end: u64) -> Result<(), PoisonedAt> {

@@ -14,6 +14,7 @@ const COPIES: Suite = Suite::of(
 );
 const FOLIOS: Suite = Suite::of(PACKAGE, "folios", &["a_block_that"]);
 const SYNC_FAILURE: Suite = Suite::of(PACKAGE, "folios", &["a_pool_whose_sync"]);
+const WRITE_ERRORS: Suite = Suite::of(PACKAGE, "write_errors", &["heal"]);
 const WRITERS: Suite = Suite::of(PACKAGE, "bounds", &[]);
 const WRITERS_INSIDE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::writer"]);
 const MARKS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["pool::cut_short"]);
@@ -63,6 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "stores past the caches are published by another thread, unordered",
         WRITERS_INSIDE,
     ),
+    Mutant::new("pmem.heal.round", "a heal gets the write error of others", WRITE_ERRORS),
     Mutant::new("pmem.sync_failure.mark", "a failed sync leaves no mark", SYNC_FAILURE),
     Mutant::new("pmem.mark.link", "a mark lies beside a link to the pool", MARKS),
     Mutant::new("pmem.writer.rewind", "a writer goes back behind what is published", WRITERS),

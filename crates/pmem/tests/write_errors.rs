@@ -1,0 +1,95 @@
+//! Write errors, which the kernel reports once: the fence that has to fail does so, and the pool is marked, whichever
+//! call gets the report.
+
+use coreplane_pmem::{CreateOptions, MediaChoice, Pool};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+const PAGE: u32 = 64 << 10;
+const PAGES: u64 = 8;
+
+const SYNCS: [libc::c_long; 3] = [libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_sync_file_range];
+
+/// Runs `run` in a thread in which calls that wait for writing fail with this error.
+fn failing<R: Send>(error: libc::c_int, run: impl FnOnce() -> R + Send) -> R {
+    let limited = || {
+        fail_syncs(error);
+        run()
+    };
+    std::thread::scope(|scope| scope.spawn(limited).join().expect("no panic"))
+}
+
+/// From now on these calls of this thread fail.
+fn fail_syncs(error: libc::c_int) {
+    const fn statement(code: u32, jump: (u8, u8), k: u32) -> libc::sock_filter {
+        libc::sock_filter { code: code as u16, jt: jump.0, jf: jump.1, k }
+    }
+    // The number of the call is first in the data.
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0)];
+    for call in SYNCS {
+        let is_it = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let fails = libc::SECCOMP_RET_ERRNO | error as u32;
+        program.push(statement(is_it, (0, 1), call as u32));
+        program.push(statement(libc::BPF_RET | libc::BPF_K, (0, 0), fails));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the first call takes no memory, the second reads the program, which is there until it returns. A thread
+    // may always limit its own calls.
+    let outcome = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            | libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0)
+    };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn options() -> CreateOptions {
+    CreateOptions {
+        size: PAGES * u64::from(PAGE),
+        media: MediaChoice::File,
+        page_size: PAGE,
+        kind: "test".to_owned(),
+        parameters: [0; 8],
+    }
+}
+
+/// A pool on a file system, its path, its mark, and its directory.
+fn create() -> (Pool, PathBuf, PathBuf, tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("p");
+    let mark = directory.path().join("p.sync-failed");
+    (Pool::create(&path, &options()).expect("a pool"), path, mark, directory)
+}
+
+fn cut(path: &Path, len: u64) {
+    let file = File::options().write(true).open(path).expect("the file");
+    file.set_len(len).expect("truncated");
+}
+
+#[test]
+fn an_error_that_a_heal_gets_fails_the_fence_of_everybody() {
+    let (pool, path, mark, _directory) = create();
+    let space = pool.space();
+    let mut writer = space.claim_log(1).expect("a page");
+    let offset = writer.append(&[&[7; 64]]).expect("appended");
+    space.flush(offset, 64);
+    cut(&path, 2 * u64::from(PAGE) + 4096);
+    assert!(failing(libc::EIO, || space.heal(2)).is_err());
+    assert!(space.fence().is_err(), "the kernel does not report the error again");
+    assert!(space.has_failed() && mark.exists());
+}
+
+#[test]
+fn a_heal_is_a_round_that_covers_what_was_flushed_before() {
+    let (pool, path, _mark, _directory) = create();
+    let space = pool.space();
+    let mut writer = space.claim_log(1).expect("a page");
+    let offset = writer.append(&[&[7; 64]]).expect("appended");
+    space.flush(offset, 64);
+    cut(&path, PAGES * u64::from(PAGE) - 4096);
+    let syncs = space.syncs();
+    assert_eq!(space.heal(PAGES as u32 - 1).expect("healed").len(), 1);
+    assert_eq!(space.syncs(), syncs + 1);
+    assert!(space.fence().is_ok());
+    assert_eq!(space.syncs(), syncs + 1, "nothing is dirty any more");
+}
