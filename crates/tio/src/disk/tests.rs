@@ -7,6 +7,32 @@ use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use std::time::Duration;
 
+/// Nothing would show the loss any more. A block is healed when it is reclaimed.
+#[test]
+fn a_file_that_was_cut_short_does_not_get_its_length_back() {
+    let place = tempfile::tempdir().expect("a place");
+    let path = place.path().join("disk");
+    let options = Options { size: 4 << 20, partitions: 1, ..Options::default() };
+    let disk = Disk::create(&path, &options).expect("a disk");
+    let len = options.sector_len as usize;
+    let source = Source::of_connection(0);
+    for byte in [1, 2] {
+        let mut tios = [Tio { fua: true, ..Tio::write(0, vec![byte; len]) }];
+        disk.run(&source, &mut tios);
+        assert!(tios[0].outcome.is_ok());
+    }
+    disk.flush().expect("the first block is retired");
+    let bytes = std::fs::read(&path).expect("a pool");
+    let block = bytes.chunks(len).position(|block| *block == vec![1; len]).expect("a block");
+    let file = std::fs::File::options().write(true).open(&path).expect("a pool");
+    let left = (block * len) as u64;
+    file.set_len(left).expect("truncated");
+    disk.shared.volumes[0].note_bad(block as u32);
+    disk.check_blocks().expect("all are reclaimed");
+    assert_eq!(file.metadata().expect("its state").len(), left);
+    file.set_len(bytes.len() as u64).expect("extended");
+}
+
 /// The partitions are synced concurrently, and each reports its own result.
 #[test]
 fn a_sync_that_fails_is_told_to_those_who_wrote_there_and_to_all_who_flush() {

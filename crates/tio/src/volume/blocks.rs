@@ -1,7 +1,7 @@
 //! The free blocks, and the reservations of extents.
 
 use super::Volume;
-use coreplane_pmem::{Claim, PageWriter, Pen, Space};
+use coreplane_pmem::{Claim, PageWriter, Pen, Pool, mutant};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -21,30 +21,38 @@ const SYSTEM_PAGE: u32 = 4096;
 /// Retired blocks are reclaimed when fewer blocks than this are free, and at least this many are retired.
 const LOW: usize = 256;
 
+/// True if the file of the pool is shorter than the pool, or if this cannot be determined.
+fn is_cut_short(pool: &Pool) -> bool {
+    !mutant!("tio.heal.length")
+        && pool.file_state().is_some_and(|state| !state.is_ok_and(|it| it.len >= it.expected))
+}
+
 impl Blocks {
     /// Reclaims pages that no reader holds any more.
-    fn refill(&mut self, space: &Space) {
-        let is_low = self.free.len() < LOW && space.retired_len() >= LOW;
+    fn refill(&mut self, pool: &Pool) {
+        let is_low = self.free.len() < LOW && pool.space().retired_len() >= LOW;
         if self.free.is_empty() || is_low {
-            self.reclaim(space);
+            self.reclaim(pool);
         }
     }
 
     /// Takes back the retired pages that no reader holds.
-    pub(super) fn reclaim(&mut self, space: &Space) {
+    pub(super) fn reclaim(&mut self, pool: &Pool) {
         let (free, bad) = (&mut self.free, &self.bad);
         let mut unreadable = Vec::new();
-        space.reclaim_all(|page| match bad.contains(&page) {
+        pool.space().reclaim_all(|page| match bad.contains(&page) {
             true => unreadable.push(page),
             false => free.push(page),
         });
-        self.heal(space, &unreadable);
+        self.heal(pool, &unreadable);
     }
 
     /// Heals unreadable pages that are not in use, as far as the medium can. A page that shares one of the system with
-    /// others stays as it is: they would be filled with it, and one of them may have names.
-    fn heal(&mut self, space: &Space, unreadable: &[u32]) {
-        if space.page_size() < SYSTEM_PAGE {
+    /// others stays as it is: they would be filled with it, and one of them may have names. In a file that was
+    /// truncated none is healed: it would get its length back, which would hide the loss.
+    fn heal(&mut self, pool: &Pool, unreadable: &[u32]) {
+        let space = pool.space();
+        if unreadable.is_empty() || space.page_size() < SYSTEM_PAGE || is_cut_short(pool) {
             return;
         }
         for page in unreadable.iter().filter(|page| space.heal(**page).is_ok()) {
@@ -54,10 +62,10 @@ impl Blocks {
     }
 
     /// A free page for names, all 0; none if no page is free now.
-    pub(super) fn take_words(&mut self, space: &Space) -> Option<u32> {
-        self.refill(space);
+    pub(super) fn take_words(&mut self, pool: &Pool) -> Option<u32> {
+        self.refill(pool);
         while let Some(page) = self.free.pop() {
-            if space.claim_words(page, Claim::Words) {
+            if pool.space().claim_words(page, Claim::Words) {
                 return Some(page);
             }
         }
@@ -68,8 +76,8 @@ impl Blocks {
     ///
     /// # Errors
     /// The pen, if no block is free now.
-    pub(super) fn take(&mut self, space: &Space, mut pen: Pen) -> Result<PageWriter, Pen> {
-        self.refill(space);
+    pub(super) fn take(&mut self, pool: &Pool, mut pen: Pen) -> Result<PageWriter, Pen> {
+        self.refill(pool);
         while let Some(page) = self.free.pop() {
             match pen.begin(page) {
                 Ok(writer) => return Ok(writer),
@@ -82,7 +90,7 @@ impl Blocks {
 
 impl Volume {
     /// Notes that a page cannot be read. It is in use, or retired and held by this thread's guard.
-    pub(super) fn note_bad(&self, page: u32) {
+    pub(crate) fn note_bad(&self, page: u32) {
         coreplane_pmem::spin::lock(&self.blocks).bad.insert(page);
         self.has_bad.store(true, Ordering::Release);
     }
@@ -97,6 +105,6 @@ impl Volume {
     /// is zeroes, which is a map page without names.
     pub(crate) fn heal_maps(&mut self) {
         let maps = std::mem::take(&mut self.bad_maps);
-        self.blocks.lock().heal(self.pool.space(), &maps);
+        self.blocks.lock().heal(&self.pool, &maps);
     }
 }

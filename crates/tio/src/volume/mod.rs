@@ -217,7 +217,7 @@ impl Volume {
             if blocks.unpromised < pages {
                 return Err(self.no_space());
             }
-            if let Some(page) = blocks.take_words(self.space()) {
+            if let Some(page) = blocks.take_words(&self.pool) {
                 break (page, blocks);
             }
             // The free pages are in use by other threads for now.

@@ -47,10 +47,9 @@ impl Volume {
     /// Fails unless each page is the block of one sector, a map page, or free.
     pub(crate) fn check_blocks(&self) -> std::result::Result<(), String> {
         self.commit().map_err(|error| error.to_string())?;
-        let space = self.space();
         let mut blocks = coreplane_pmem::spin::lock(&self.blocks);
-        while space.retired_len() > 0 {
-            blocks.reclaim(space);
+        while self.space().retired_len() > 0 {
+            blocks.reclaim(&self.pool);
             std::thread::yield_now();
         }
         let extents = self.extents.iter().filter_map(std::sync::OnceLock::get);

@@ -218,7 +218,7 @@ impl Volume {
     /// Writes a sector to a free block, which has no name yet.
     fn stage_sector(&self, batch: &mut Batch, sector: u64, bytes: &[u8]) -> Result<()> {
         let pen = batch.pen.take().unwrap_or_else(|| Pen::new(self.space()));
-        let taken = coreplane_pmem::spin::lock(&self.blocks).take(self.space(), pen);
+        let taken = coreplane_pmem::spin::lock(&self.blocks).take(&self.pool, pen);
         let mut writer = match taken {
             Ok(writer) => writer,
             Err(pen) => {

@@ -11,6 +11,7 @@ const UNREADABLE: Suite = Suite::of("coreplane-tio", "unreadable", &[]);
 const SCRUB: Suite = Suite::of("coreplane-tio", "scrub", &[]);
 const THREADS: Suite = Suite::of("coreplane-tio", "threads", &["not_made_again"]);
 const DAMAGE: Suite = Suite::of("coreplane-tio", "damage", &[]);
+const TRUNCATED: Suite = Suite::of("coreplane-tio", Suite::UNIT, &["cut_short"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.name.early", "a sector is named before its bytes are durable", CRASHES)
@@ -35,6 +36,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.flushed.found", "what a power cut took was flushed", CRASHES),
     Mutant::new("tio.open.unprobed", "an open loads what it cannot read", UNREADABLE),
     Mutant::new("tio.read.bad", "a read of a block that is known to be bad", DAMAGE),
+    Mutant::new("tio.heal.length", "a truncated file gets its length back", TRUNCATED),
     Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
     Mutant::new("tio.journal.round", "an entry of an earlier round is repeated", JOURNAL),
     Mutant::new("tio.journal.stays", "entries outlive writes that none records", JOURNAL),
