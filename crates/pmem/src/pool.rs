@@ -101,8 +101,9 @@ impl Pool {
         sync_failure::lift(path)?;
         let made = Self::create_in(path, file, header, options);
         if made.is_err() {
-            // This call created the file. If it cannot be removed, it still is no pool.
+            // This call created the file, and the mark if there is one. If it cannot be removed, it still is no pool.
             let _removed = std::fs::remove_file(path).is_ok();
+            let _lifted = sync_failure::lift(path).is_ok();
         }
         made
     }
@@ -116,7 +117,7 @@ impl Pool {
         lock::exclusively(&file, path)?;
         allocate::blocks(&file, path, 0, header.size)?;
         let chosen = choose::medium(&file, path, &options.media)?;
-        allocate::sync(&file, path)?;
+        sync_failure::sync(&file, path)?;
         let file = Arc::new(file);
         let space = reserve::map(file, path, &header, header.size, chosen.behaviour.clone())?;
         allocate::fault_in(&space, 0, header.size);
@@ -225,7 +226,7 @@ impl Pool {
         let chosen = choose::medium(&file, path, &options.media)?;
         // Writes of a killed process may not be durable yet, and are about to be shown.
         if !mutant!("pmem.copy.sync") {
-            allocate::sync(&file, path)?;
+            sync_failure::sync(&file, path)?;
         }
         let file = Arc::new(file);
         let space = Space::copy(Arc::clone(&file), root.size, header.page_size)
@@ -434,7 +435,7 @@ impl Pool {
             // Where a fence is a sync of the file, the fences of the root cover its length. A sync here could get the
             // error of a failed write, which the kernel reports once, in place of the fence that has to fail.
             if self.space.fences_at_once() {
-                allocate::sync(file, path)?;
+                sync_failure::sync(file, path)?;
             }
         }
         self.space.grow(size).io("map the grown pool")?;

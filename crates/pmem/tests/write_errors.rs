@@ -1,8 +1,9 @@
 //! Write errors, which the kernel reports once: the fence that has to fail does so, and the pool is marked, whichever
 //! call gets the report.
 
-use coreplane_pmem::{CreateOptions, MediaChoice, Pool};
+use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool, Preparation};
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const PAGE: u32 = 64 << 10;
@@ -92,4 +93,39 @@ fn a_heal_is_a_round_that_covers_what_was_flushed_before() {
     assert_eq!(space.syncs(), syncs + 1);
     assert!(space.fence().is_ok());
     assert_eq!(space.syncs(), syncs + 1, "nothing is dirty any more");
+}
+
+/// The description for preparing pages gets its own report. But a process that is killed before its next fence leaves
+/// nobody who could get another one.
+#[test]
+fn an_error_that_the_preparation_of_a_page_gets_leaves_the_mark() {
+    let (pool, _path, mark, _directory) = create();
+    let prepare = || pool.space().prepare(3, Preparation::First);
+    assert!(failing(libc::ENOSYS, prepare).expect("written"));
+    assert!(!mark.exists(), "the kernel lacks the call");
+    assert!(failing(libc::EIO, prepare).expect("written"));
+    assert!(mark.exists());
+}
+
+#[test]
+fn a_sync_that_fails_before_the_pool_is_mapped_leaves_the_mark() {
+    let (pool, path, mark, directory) = create();
+    drop(pool);
+    let open = OpenOptions { media: MediaChoice::File };
+    let is_marked = |what: &str, failed: bool| {
+        assert!(failed, "{what}");
+        assert!(mark.exists(), "{what} leaves no mark");
+        std::fs::remove_file(&mark).expect("removed");
+    };
+    let copy = || Pool::open_copy(&path, &open).is_err();
+    is_marked("a copy", failing(libc::EIO, copy));
+    let repair = || Pool::repair(&path, &open).is_err();
+    let file = File::options().write(true).open(&path).expect("the file");
+    file.write_all_at(&[0x55; 8], 512).expect("a root slot is damaged");
+    is_marked("a repair", failing(libc::EIO, repair));
+    // Nothing is left of a pool that cannot be made.
+    let other = path.with_extension("other");
+    assert!(failing(libc::EIO, || Pool::create(&other, &options()).is_err()));
+    let left = std::fs::read_dir(directory.path()).expect("a directory").flatten();
+    assert!(left.into_iter().all(|file| !file.file_name().to_string_lossy().contains("other")));
 }

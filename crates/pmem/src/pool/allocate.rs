@@ -134,11 +134,6 @@ fn write_zeroes(file: &File, path: &Path, start: u64, end: u64) -> Result<(), Po
     Ok(())
 }
 
-/// Makes the file's bytes and its metadata durable.
-pub(super) fn sync(file: &File, path: &Path) -> Result<(), PoolError> {
-    file.sync_all().io(format!("sync {}", path.display()))
-}
-
 /// Makes the name of a file or directory durable.
 ///
 /// # Errors

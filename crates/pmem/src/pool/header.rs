@@ -7,6 +7,7 @@
 
 use super::error::{IoContext, PoolError};
 use super::root::{self, Root};
+use super::sync_failure;
 use super::types::CreateOptions;
 use crate::mutant;
 use crate::space::{Durable, PAGE_SIZES, Space, Word};
@@ -270,9 +271,9 @@ pub(super) fn repair_file(file: &File, path: &Path) -> Result<Vec<String>, PoolE
     let repairs = root::decode(&words, header.uuid)?.repairs()?;
     for repair in &repairs {
         let bytes: Vec<u8> = repair.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        file.write_all_at(&bytes, 8 * repair.at as u64)
-            .and_then(|()| file.sync_data())
-            .io(format!("repair {}", path.display()))?;
+        let written = file.write_all_at(&bytes, 8 * repair.at as u64);
+        written.io(format!("repair {}", path.display()))?;
+        sync_failure::sync(file, path)?;
     }
     Ok(repairs.into_iter().map(|repair| repair.what).collect())
 }

@@ -56,13 +56,14 @@ impl Pool {
             }
             if len < root.size {
                 allocate::extend(&file, path, len, root.size)?;
-                allocate::sync(&file, path)?;
+                sync_failure::sync(&file, path)?;
             }
             let part = if keeps_part { 0 } else { found % u64::from(header.page_size) };
             if part > 0 {
                 let zeroes = vec![0; part as usize];
                 let zeroed = file.write_all_at(&zeroes, found - part);
-                zeroed.and_then(|()| file.sync_data()).io(format!("write {}", path.display()))?;
+                zeroed.io(format!("write {}", path.display()))?;
+                sync_failure::sync(&file, path)?;
                 // Only once: from here on the engine may write to the page.
                 if !mutant!("pmem.repair.part") {
                     cut_short::lay(path, found - part)?;

@@ -9,10 +9,14 @@
 //!   sync fails  ──►  mark  ──►  opened again: synced, dropped from the page cache  ──►  mark removed
 //! ```
 //!
+//! The kernel reports the error to each open file description that is there, but to none that is opened after the first
+//! report. So whoever gets it leaves the mark, also where another description would get it, too: the process may end
+//! before.
+//!
 //! The mark need not be durable: a restart of the machine drops the page cache, too.
 
 use super::error::{IoContext, PoolError};
-use super::{allocate, mark};
+use super::mark;
 use crate::mutant;
 use std::fs::File;
 use std::io;
@@ -29,6 +33,14 @@ pub(super) fn lay(path: &Path) {
     }
 }
 
+/// Makes the file's bytes and its metadata durable; leaves the mark if that fails.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub(super) fn sync(file: &File, path: &Path) -> Result<(), PoolError> {
+    file.sync_all().inspect_err(|_| lay(path)).io(format!("sync {}", path.display()))
+}
+
 /// Drops what the page cache has of a marked pool that the medium lacks. Nothing may have the file mapped.
 ///
 /// # Errors
@@ -39,7 +51,7 @@ pub(super) fn settle(file: &File, path: &Path) -> Result<(), PoolError> {
         return Ok(());
     }
     // The kernel drops clean pages alone.
-    allocate::sync(file, path)?;
+    sync(file, path)?;
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
         .io(format!("drop the page cache of {}", path.display()))
 }

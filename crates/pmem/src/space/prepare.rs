@@ -29,7 +29,8 @@
 //! description*, for any part of the file, in the first call that waits for writing: `fdatasync`,
 //! but also `sync_file_range`. If that were called on the description that fences sync, it would
 //! consume the error, and the next fence would wrongly report that all is durable. So pages are
-//! prepared through a separate description; if it cannot be opened, they are not prepared.
+//! prepared through a separate description; if it cannot be opened, they are not prepared. An error that it gets
+//! leaves the mark of a failed sync, since the process may be killed before the next fence.
 
 use super::Space;
 use super::map::system_pages;
@@ -162,7 +163,9 @@ impl Space {
             for folio in (at..at + chunk).step_by(FOLIO) {
                 file.write_all_at(&zeroes, folio)?;
             }
-            write_out(file, at, chunk);
+            if has_write_error(file, at, chunk) {
+                self.syncer.as_ref().inspect(|syncer| syncer.tell_failure());
+            }
             at += chunk;
         }
         Ok(())
@@ -205,15 +208,18 @@ pub(super) fn has_length(file: &File, len: u64) -> bool {
     statx(file, "", flags, size).is_ok_and(|it| it.stx_size >= len)
 }
 
-/// Writes out the range, and waits until the device has it: where this is not supported, a later
-/// sync does it.
-fn write_out(file: &File, start: u64, len: u64) {
+/// Writes out the range, and waits until the device has it: where this is not supported, a later sync does it. True if
+/// the kernel reports that it could not write something to the file.
+fn has_write_error(file: &File, start: u64, len: u64) -> bool {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the call takes no memory of ours.
-    let _best_effort =
+    let result =
         unsafe { libc::sync_file_range(file.as_raw_fd(), start as i64, len as i64, flags) };
+    let errors = [libc::EIO, libc::ENOSPC, libc::EDQUOT];
+    result != 0
+        && io::Error::last_os_error().raw_os_error().is_some_and(|error| errors.contains(&error))
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ struct Shared {
     failed: AtomicBool,
     fail_next: AtomicBool,
     listeners: Mutex<Vec<Listener>>,
-    /// Called once, when a sync fails.
+    /// Called when a sync fails, or another description of the file gets an error.
     on_failure: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -188,9 +188,16 @@ impl Syncer {
         self.shared.listeners.lock().push(listener);
     }
 
-    /// Calls `call` when a round fails, before anybody else hears of it; a second call of this has no effect.
+    /// Calls `call` when a round fails, before anybody else hears of it, or another description of the file gets an
+    /// error; a second call of this has no effect.
     pub(super) fn on_failure(&self, call: Box<dyn Fn() + Send + Sync>) {
         let _is_first = self.shared.on_failure.set(call).is_ok();
+    }
+
+    /// Makes the call that [`Syncer::on_failure`] has: another description of the file got the error that the next round
+    /// will get.
+    pub(super) fn tell_failure(&self) {
+        self.shared.on_failure.get().inspect(|call| call());
     }
 
     /// The last round that succeeded.
