@@ -141,6 +141,9 @@ impl PageWriter {
     /// recovery that has cut it guarantees that none is left.
     pub fn abandon(mut self) {
         if self.published == 0 {
+            if !mutant!("pmem.writer.abandon") {
+                self.order();
+            }
             self.space.roles.release(self.page);
             // The drop of `self` must not give up the page any more.
             self.page = u32::MAX;
@@ -449,5 +452,22 @@ mod tests {
         let before = barrier::heavy_count();
         drop(writer.finish());
         assert_eq!(barrier::heavy_count() - before, 1);
+    }
+
+    /// Its next owner may store with the usual instructions.
+    #[test]
+    fn a_page_is_free_again_behind_what_was_stored_past_the_caches() {
+        barrier::prepare();
+        if !barrier::reaches_others() {
+            return;
+        }
+        let options = SpaceOptions { page_size: 4096, reserve: 1 << 20, own_epochs: false };
+        let space = Arc::new(Space::dram(1 << 16, &options).expect("a space"));
+        let mut writer = space.claim_log(3).expect("a page");
+        assert!(elsewhere(|| writer.append_nt(&[&[7; 8]]).is_some()));
+        let before = barrier::heavy_count();
+        writer.abandon();
+        assert_eq!(barrier::heavy_count() - before, 1);
+        assert!(space.claim_log(3).is_some());
     }
 }

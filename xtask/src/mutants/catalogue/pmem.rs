@@ -64,6 +64,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "stores past the caches are published by another thread, unordered",
         WRITERS_INSIDE,
     ),
+    Mutant::new(
+        "pmem.writer.abandon",
+        "a page is free before what was stored past the caches is there",
+        WRITERS_INSIDE,
+    ),
     Mutant::new("pmem.heal.round", "a heal gets the write error of others", WRITE_ERRORS),
     Mutant::new("pmem.sync_failure.mark", "a failed sync leaves no mark", SYNC_FAILURE),
     Mutant::new("pmem.mark.link", "a mark lies beside a link to the pool", MARKS),
