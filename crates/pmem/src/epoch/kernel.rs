@@ -51,8 +51,9 @@ impl Atomic for AtomicU64 {
 
 #[inline]
 pub(super) fn pin<A: Atomic>(slot: &A, epoch: &A) {
-    // No later read moves before this.
-    slot.store(epoch.load(Ordering::Acquire), Ordering::Relaxed);
+    // A retirer that loads this epoch, and not the 0 before it, has to see that the reads before that 0 have ended, too.
+    slot.store(epoch.load(Ordering::Acquire), Ordering::Release);
+    // No later read moves before the store.
     A::fence(Place::Pin);
 }
 
@@ -97,8 +98,10 @@ mod tests {
     const PIN: u8 = 1;
     const STAMP: u8 = 2;
     const LOOK: u8 = 4;
+    /// The store of a pin does not release.
+    const RELEASE: u8 = 8;
 
-    /// loom's atomic, without the fences in `DROPPED`.
+    /// loom's atomic, without what is in `DROPPED`.
     #[derive(Debug)]
     struct Model<const DROPPED: u8>(loom::sync::atomic::AtomicU64);
 
@@ -114,7 +117,8 @@ mod tests {
         }
 
         fn store(&self, value: u64, order: Ordering) {
-            self.0.store(value, order);
+            let is_weak = value != 0 && DROPPED & RELEASE != 0;
+            self.0.store(value, if is_weak { Ordering::Relaxed } else { order });
         }
 
         fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
@@ -142,7 +146,12 @@ mod tests {
     }
 
     impl<const DROPPED: u8> World<DROPPED> {
-        fn read(&self, slot: usize) {
+        /// Reads the page as often as said, each time pinned anew.
+        fn read(&self, slot: usize, times: usize) {
+            (0..times).for_each(|_| self.read_once(slot));
+        }
+
+        fn read_once(&self, slot: usize) {
             pin(&self.slots[slot], &self.epoch);
             if self.role.load(Ordering::Acquire) == LIVE {
                 // SAFETY: no thread writes meanwhile; loom is asked to refute this.
@@ -171,8 +180,9 @@ mod tests {
         }
     }
 
-    /// Runs all interleavings; returns how many used the page again and how many had to wait.
-    fn explore<const DROPPED: u8>(readers: usize) -> (usize, usize) {
+    /// Runs all interleavings of so many readers, which read so often; returns how many used the page again and how
+    /// many had to wait.
+    fn explore<const DROPPED: u8>(readers: usize, times: usize) -> (usize, usize) {
         use std::sync::atomic::AtomicUsize;
         let reused = std::sync::Arc::new(AtomicUsize::new(0));
         let waited = std::sync::Arc::new(AtomicUsize::new(0));
@@ -189,7 +199,7 @@ mod tests {
             let threads: Vec<_> = (0..readers)
                 .map(|slot| {
                     let world = world.clone();
-                    loom::thread::spawn(move || world.read(slot))
+                    loom::thread::spawn(move || world.read(slot, times))
                 })
                 .collect();
             let count = if world.reuse() { &counts.0 } else { &counts.1 };
@@ -199,32 +209,39 @@ mod tests {
         (reused.load(Ordering::Relaxed), waited.load(Ordering::Relaxed))
     }
 
-    fn is_caught<const DROPPED: u8>() -> bool {
-        catch_unwind(AssertUnwindSafe(|| explore::<DROPPED>(1))).is_err()
+    fn is_caught<const DROPPED: u8>(times: usize) -> bool {
+        catch_unwind(AssertUnwindSafe(|| explore::<DROPPED>(1, times))).is_err()
     }
 
     #[test]
     fn a_retired_page_is_never_used_again_under_a_reader() {
-        for readers in 1..3 {
-            let (reused, waited) = explore::<0>(readers);
+        // A reader that pins again has unpinned before: the new epoch stands for the end of the first read.
+        for (readers, times) in [(1, 1), (2, 1), (1, 2)] {
+            let (reused, waited) = explore::<0>(readers, times);
             assert!(reused > 0 && waited > 0, "{reused} {waited}");
         }
     }
 
     #[test]
     fn without_the_readers_fence_it_is() {
-        assert!(is_caught::<PIN>());
+        assert!(is_caught::<PIN>(1));
+    }
+
+    /// The epoch of the second pin hides the 0 that has ended the first read.
+    #[test]
+    fn without_a_release_of_the_second_pin_it_is() {
+        assert!(is_caught::<RELEASE>(2) && !is_caught::<RELEASE>(1));
     }
 
     #[test]
     fn without_the_retirers_fences_it_is() {
-        assert!(is_caught::<{ STAMP | LOOK }>());
+        assert!(is_caught::<{ STAMP | LOOK }>(1));
     }
 
     /// The stamp and the look are both between the retired page and the slots.
     #[test]
     fn either_of_the_retirers_fences_is_enough_for_this() {
-        assert!(!is_caught::<STAMP>());
-        assert!(!is_caught::<LOOK>());
+        assert!(!is_caught::<STAMP>(1));
+        assert!(!is_caught::<LOOK>(1));
     }
 }
