@@ -193,21 +193,6 @@ impl Space {
         Self::new(mapping, options, Behaviour::Traced(trace), None)
     }
 
-    /// All bytes of a space, after all writers have stopped.
-    pub(crate) fn all_bytes(&self) -> Vec<u8> {
-        let word = |at: u64| {
-            // SAFETY: an aligned word within the mapping, which lives as long as `self`. No thread
-            // writes; if one did, there would be a race only with a non-atomic write.
-            unsafe { AtomicU64::from_ptr(self.mapping.at(at).cast()) }.load(Ordering::Acquire)
-        };
-        debug_assert!(self.len().is_multiple_of(8));
-        let mut bytes = vec![0; self.len() as usize];
-        for (bytes, at) in bytes.chunks_exact_mut(8).zip((0..).step_by(8)) {
-            bytes.copy_from_slice(&word(at).to_ne_bytes());
-        }
-        bytes
-    }
-
     /// A mapped file. `behaviour` determines how its stores become durable.
     ///
     /// # Errors

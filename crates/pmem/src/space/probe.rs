@@ -188,34 +188,58 @@ impl Space {
         Ok(())
     }
 
+    /// All bytes of the space. The kernel copies them: a thread that stores meanwhile does no harm, but its stores may be
+    /// there in part.
+    ///
+    /// # Errors
+    /// If the kernel does not offer the call.
+    pub(crate) fn all_bytes(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len() as usize];
+        let mut at = 0;
+        while at < bytes.len() {
+            let (start, len) = (self.mapping.at(at as u64).cast(), bytes.len() - at);
+            let remote = [libc::iovec { iov_base: start, iov_len: len }];
+            match usize::try_from(Self::read_by_kernel(&mut bytes[at..], &remote)) {
+                Ok(read) if read > 0 => at += read,
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Reads the bytes at `offset`, `offset + step`, …; returns how many could be read. All, if
     /// the kernel does not offer the call.
     fn read_one_byte_each(&self, offset: u64, count: usize, step: usize) -> usize {
         let mut bytes = vec![0_u8; count];
-        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: count };
         let remote: Vec<_> = (0..count)
             .map(|at| libc::iovec {
                 iov_base: self.mapping.at(offset + (at * step) as u64).cast(),
                 iov_len: 1,
             })
             .collect();
-        // SAFETY: the local range is `bytes`. The remote ones are in this process's mapping; the
-        // kernel copies them and reports what it cannot read. Concurrent stores by other threads do
-        // not matter: the bytes are discarded.
-        let read = unsafe {
-            libc::process_vm_readv(
-                libc::getpid(),
-                &raw const local,
-                1,
-                remote.as_ptr(),
-                remote.len() as libc::c_ulong,
-                0,
-            )
-        };
+        let read = Self::read_by_kernel(&mut bytes, &remote);
         match usize::try_from(read) {
             Ok(read) => read,
             Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => 0,
             Err(_) => count,
+        }
+    }
+
+    /// Lets the kernel copy ranges of the mapping; returns the number of bytes, or -1.
+    fn read_by_kernel(into: &mut [u8], from: &[libc::iovec]) -> isize {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: the local range is `into`. The remote ones are in this process's mapping; the
+        // kernel copies them and reports what it cannot read. Concurrent stores by other threads do
+        // not matter: no code of ours reads there.
+        unsafe {
+            libc::process_vm_readv(
+                libc::getpid(),
+                &raw const local,
+                1,
+                from.as_ptr(),
+                from.len() as libc::c_ulong,
+                0,
+            )
         }
     }
 }

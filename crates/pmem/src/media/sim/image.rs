@@ -74,22 +74,24 @@ impl Sim {
         Ok(Self { spaces, recorder, before, options: options.clone() })
     }
 
-    /// The machine after the program over `space` has ended: all its stores are there.
+    /// The machine after the program over `space` has ended: all its stores are there. A store that a thread of the
+    /// program makes meanwhile may be there in part.
     ///
     /// # Errors
-    /// If the memory cannot be allocated.
+    /// If the memory cannot be allocated, or the kernel cannot copy it.
     pub fn after(space: &Space, options: &SimOptions) -> io::Result<Self> {
         let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(options) };
-        Self::over(space.all_bytes(), options, rules, false)
+        Self::over(space.all_bytes()?, options, rules, false)
     }
 
     /// As [`Sim::after`], for a program over several spaces.
     ///
     /// # Errors
-    /// If the memory cannot be allocated.
+    /// As [`Sim::after`].
     pub fn after_all(spaces: &[Arc<Space>], options: &SimOptions) -> io::Result<Self> {
         let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(options) };
-        let bytes: Vec<_> = spaces.iter().map(|space| space.all_bytes()).collect();
+        let bytes: Vec<_> =
+            spaces.iter().map(|space| space.all_bytes()).collect::<io::Result<_>>()?;
         Self::over(bytes.concat(), options, rules, false)
     }
 
@@ -98,7 +100,7 @@ impl Sim {
     /// sync has covered are lost, too, unless the next program flushes something before it syncs.
     ///
     /// # Errors
-    /// If the memory cannot be allocated.
+    /// As [`Sim::after`].
     pub fn killed(self) -> io::Result<Self> {
         self.recorder.killed();
         let of_space = self.options.of_space();
@@ -106,7 +108,7 @@ impl Sim {
         let space = |(number, old): (usize, &Arc<Space>)| {
             let port = Port::new(Arc::clone(&self.recorder), number, start);
             start += old.len();
-            Space::traced_with(&old.all_bytes(), &of_space, Arc::new(port)).map(Arc::new)
+            Space::traced_with(&old.all_bytes()?, &of_space, Arc::new(port)).map(Arc::new)
         };
         let spaces = self.spaces.iter().enumerate().map(space).collect::<io::Result<Vec<_>>>()?;
         Ok(Self { spaces, ..self })
