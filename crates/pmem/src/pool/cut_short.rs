@@ -24,11 +24,16 @@ fn mark_of(path: &Path) -> PathBuf {
 /// mark.
 ///
 /// # Errors
+/// [`PoolError::Damaged`]: the mark is renamed when it is durable, so that an incomplete one was damaged later.
 /// [`PoolError::Io`].
 pub(super) fn len_left(path: &Path, len: u64) -> Result<u64, PoolError> {
     match std::fs::read_to_string(mark_of(path)) {
-        // An incomplete mark was not durable, and the file is still truncated.
-        Ok(text) => Ok(text.trim_end().parse().map_or(len, |left: u64| left.min(len))),
+        Ok(text) => text.trim_end().parse().map(|left: u64| left.min(len)).map_err(|_| {
+            let mark = mark_of(path);
+            let what =
+                format!("the length in {}, to which the pool was truncated,", mark.display());
+            PoolError::Damaged { what, offset: 0 }
+        }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(len),
         Err(error) => Err(error).io(format!("read {}", mark_of(path).display())),
     }
@@ -76,8 +81,11 @@ mod tests {
         assert_eq!(left(), 100);
         lay(&path, 40).expect("a mark");
         assert_eq!(left(), 40);
-        std::fs::write(mark_of(&path), "").expect("half a mark");
-        assert_eq!(left(), 100);
+        for damaged in ["", "4x", "-1"] {
+            std::fs::write(mark_of(&path), damaged).expect("a damaged mark");
+            let answer = len_left(&path, 100);
+            assert!(matches!(answer, Err(PoolError::Damaged { .. })), "{damaged}: {answer:?}");
+        }
         lift(&path).expect("no mark");
         lift(&path).expect("none is there");
         assert_eq!(left(), 100);
