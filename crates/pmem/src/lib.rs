@@ -1,8 +1,8 @@
 //! Pools of persistent memory behind one narrow, safe interface.
 //!
 //! Code above this crate uses no flush instruction, no system call and no pointer. A [`Pool`] is a
-//! file (or DAX device) mapped at any address; references inside are offsets. A pool is divided
-//! into pages, and a page is at any time exactly one of
+//! file mapped at any address; references inside are offsets. A pool is divided into pages, and a
+//! page is at any time exactly one of
 //!
 //! - *words* ([`Space::claim_words`]): aligned 8-byte atomics, reached by [`Word`] handles;
 //! - *log* ([`PageWriter`]): bytes appended by one owner. Bytes below the published watermark can

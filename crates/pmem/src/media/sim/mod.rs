@@ -116,6 +116,11 @@
 //!
 //! - The memory model of the *processor* is not simulated: threads switch at accesses to the
 //!   space, and see each other's stores in that order.
+//! - [`Model::File`] gives each sector of 512 bytes its state of one moment. A real sync may copy a
+//!   sector while it is stored to, and so write words of several moments.
+//! - A copy to a place that is not aligned stores each aligned word in its range at once. A real
+//!   `memcpy` may store such a word in two pieces, of which a power cut may lose one.
+//! - The growth of a file is durable at once.
 //! - Sampling proves nothing. The report states how many images were tried; other seeds try others.
 //! - Threads started by a recovery are not scheduled: its cuts may not replay.
 //! - Epochs ([`epoch`](crate::epoch)) are those of the process: a guard elsewhere in the process
