@@ -195,35 +195,16 @@ impl Roles {
 
     /// Puts the page into service after the recovery that may have adopted it; returns how much of it is published.
     pub(super) fn put_into_service(&self, page: u32) -> Option<u32> {
-        let in_service =
-            |word| matches!(Role::from_word(word), Role::Log { .. }).then_some(word & !RECOVERED);
         debug_assert_eq!(self.always, 0);
-        let before = self
-            .word(page as usize)?
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, in_service)
-            .ok()?;
-        match Role::from_word(before) {
-            Role::Log { published, .. } => Some(published),
-            _ => None,
-        }
+        self.change_log(page, Ordering::AcqRel, |word, _, _| Some(word & !RECOVERED))
     }
 
     /// Marks a log page without a writer as having one, which appends behind the published bytes; these
     /// must end at a word boundary. Returns the published length; none for any other page.
     pub(super) fn adopt_writer(&self, page: u32) -> Option<u32> {
-        let word = self.word(page as usize)?;
-        let mut current = word.load(Ordering::Relaxed);
-        while let Role::Log { published, .. } = Role::from_word(current)
-            && current & WRITER == 0
-            && published.is_multiple_of(8)
-        {
-            let to = current | WRITER;
-            match word.compare_exchange_weak(current, to, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some(published),
-                Err(other) => current = other,
-            }
-        }
-        None
+        self.change_log(page, Ordering::AcqRel, |word, published, _| {
+            (word & WRITER == 0 && published.is_multiple_of(8)).then_some(word | WRITER)
+        })
     }
 
     /// Removes the mark of the page's writer.
@@ -286,41 +267,42 @@ impl Roles {
 
     #[inline]
     fn raise(&self, page: u32, change: impl Fn(u32, u32) -> (u32, u32)) {
-        let Some(word) = self.word(page as usize) else {
-            return;
-        };
+        self.change_log(page, Ordering::AcqRel, |word, published, durable| {
+            let (published, durable) = change(published, durable);
+            let raised = log_word(published, durable) | word & (WRITER | RECOVERED);
+            (raised != word).then_some(raised)
+        });
+    }
+
+    /// Changes the word of a log page, unless `to` has nothing for the word and its watermarks; returns how much was
+    /// published.
+    #[inline]
+    fn change_log(
+        &self,
+        page: u32,
+        order: Ordering,
+        to: impl Fn(u64, u32, u32) -> Option<u64>,
+    ) -> Option<u32> {
+        let word = self.word(page as usize)?;
         let mut current = word.load(Ordering::Relaxed);
         while let Role::Log { published, durable } = Role::from_word(current) {
-            let (published, durable) = change(published, durable);
-            let raised = log_word(published, durable) | current & (WRITER | RECOVERED);
-            if raised == current {
-                return;
-            }
-            match word.compare_exchange_weak(current, raised, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
+            let changed = to(current, published, durable)?;
+            match word.compare_exchange_weak(current, changed, order, Ordering::Relaxed) {
+                Ok(_) => return Some(published),
                 Err(other) => current = other,
             }
         }
+        None
     }
 
     /// Lowers both watermarks of a log page that a recovery has adopted and that has no writer; false
     /// for any other page.
     pub(super) fn lower(&self, page: u32, to: u32) -> bool {
-        let Some(word) = self.word(page as usize) else {
-            return false;
+        let lowered = |word: u64, published: u32, durable: u32| {
+            let may = word & (WRITER | RECOVERED) == RECOVERED || mutant!("pmem.recovery.cut");
+            may.then(|| log_word(published.min(to), durable.min(to)) | RECOVERED)
         };
-        let mut current = word.load(Ordering::Relaxed);
-        while let Role::Log { published, durable } = Role::from_word(current)
-            && (current & (WRITER | RECOVERED) == RECOVERED || mutant!("pmem.recovery.cut"))
-        {
-            let lowered = log_word(published.min(to), durable.min(to)) | RECOVERED;
-            match word.compare_exchange_weak(current, lowered, Ordering::AcqRel, Ordering::Relaxed)
-            {
-                Ok(_) => return true,
-                Err(other) => current = other,
-            }
-        }
-        false
+        self.change_log(page, Ordering::AcqRel, lowered).is_some()
     }
 
     /// Frees a page that a recovery has adopted, of which nothing is published and that has no writer; false for any
@@ -335,20 +317,11 @@ impl Roles {
 
     /// Changes a log page without a writer to RETIRED; false for any other page.
     pub(super) fn retire(&self, page: u32) -> bool {
-        let Some(word) = self.word(page as usize) else {
-            return false;
+        let retired = |word: u64, _, _| {
+            let may = word & WRITER == 0 || mutant!("pmem.page.retire_under_writer");
+            may.then_some(RETIRED)
         };
-        let mut current = word.load(Ordering::Relaxed);
-        while matches!(Role::from_word(current), Role::Log { .. })
-            && (current & WRITER == 0 || mutant!("pmem.page.retire_under_writer"))
-        {
-            match word.compare_exchange_weak(current, RETIRED, Ordering::SeqCst, Ordering::Relaxed)
-            {
-                Ok(_) => return true,
-                Err(other) => current = other,
-            }
-        }
-        false
+        self.change_log(page, Ordering::SeqCst, retired).is_some()
     }
 
     pub(super) fn release(&self, page: u32) {
