@@ -8,7 +8,7 @@
 //! The protocol is that of pages: the swap makes the old value unreachable, and a reader that may
 //! still have its pointer was pinned before the stamp was drawn.
 
-use super::{Domain, Guard, Pages, has_passed_in, stamp_in};
+use super::{Domain, Guard, Pages, oldest_pinned_in, stamp_in};
 use parking_lot::Mutex;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -61,8 +61,12 @@ impl<T, D: Domain> Published<T, D> {
     /// Drops the replaced values that no reader can hold any more; returns how many are left.
     pub fn reclaim(&self) -> usize {
         let mut replaced = self.replaced.lock();
-        let passed: Vec<_> =
-            replaced.extract_if(.., |(drawn, _)| has_passed_in::<D>(*drawn)).collect();
+        if replaced.is_empty() {
+            return 0;
+        }
+        // After all of these stamps were drawn, and once: it is a system call.
+        let oldest = oldest_pinned_in::<D>();
+        let passed: Vec<_> = replaced.extract_if(.., |(drawn, _)| *drawn < oldest).collect();
         let left = replaced.len();
         drop(replaced);
         for (_, old) in passed {
