@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Entry, Record, WriteOptions};
+use coreplane_engine::{Batch, Engine, Entry, Record, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, ReadPath, Shape};
 use shelf::sample::{at, numbered as key};
 use shelf::{Kind, Shelf};
@@ -94,15 +94,22 @@ fn who_panics_over_a_panic_is_left_out_too() {
 
 #[test]
 fn a_read_that_panics_is_answered_by_a_peer() {
+    [ReadPath::Rings, ReadPath::Inline].into_iter().for_each(answered_by_a_peer);
+}
+
+fn answered_by_a_peer(read_path: ReadPath) {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf, Ack::All, ReadPath::Rings);
+    let matrix = created(&shelf, Ack::All, read_path);
     for number in 0..200_u64 {
         let _outcome =
             matrix.put(&key(number), &number.to_le_bytes(), &WriteOptions::default()).expect("put");
     }
     check(&matrix, 200);
     for device in [0, 1] {
-        panics(&shelf, device, 1);
+        let gate = shelf.gate(at(0, device));
+        let is_inline = read_path == ReadPath::Inline;
+        let counter = if is_inline { &gate.read_panics } else { &gate.panics };
+        counter.store(1, Ordering::SeqCst);
         // Each thread prefers a device.
         while is_current(&matrix, device) {
             std::thread::scope(|scope| {
@@ -132,6 +139,46 @@ fn a_decision_that_panics_changes_nothing_and_holds_nobody_up() {
         let _outcome = matrix.put(&key(0), b"new", &options).expect("put");
         assert_eq!(matrix.get(&key(0)).expect("get").as_deref(), Some(&b"new"[..]));
         assert!(is_current(&matrix, 0) && is_current(&matrix, 1));
+        matrix.close().expect("close");
+    }
+}
+
+/// The same for code that is called while a device is read.
+#[test]
+fn a_visit_that_panics_is_no_fault_of_the_device() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, Ack::All, ReadPath::default());
+    let _outcome = matrix.put(&key(0), b"value", &WriteOptions::default()).expect("put");
+    let panics = |visits: &dyn Fn()| {
+        let what = catch_unwind(AssertUnwindSafe(visits)).expect_err("it is the caller's");
+        assert_eq!(what.downcast_ref(), Some(&"a bug in the caller"));
+        assert!(is_current(&matrix, 0) && is_current(&matrix, 1));
+    };
+    panics(&|| {
+        let shown = matrix.changes_since(0, &mut |_| panic!("a bug in the caller"));
+        panic!("{shown:?}");
+    });
+    panics(&|| drop(matrix.verify(&mut |_| panic!("a bug in the caller"))));
+    panics(&|| drop(matrix.scrub(&|_| panic!("a bug in the caller"))));
+    assert_eq!(matrix.get(&key(0)).expect("get").as_deref(), Some(&b"value"[..]));
+    matrix.close().expect("close");
+}
+
+/// The intent of a batch over groups: readers of its keys would wait for ever.
+#[test]
+fn who_panics_over_an_intent_is_left_out() {
+    for device in [0, 1] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let shape = Shape { groups: 2, devices: 2, ack: Ack::All, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        shelf.gate(at(0, device)).write_panics.store(1, Ordering::SeqCst);
+        let mut batch = Batch::new();
+        for number in 0..100_u64 {
+            batch.put(&key(number), &number.to_le_bytes());
+        }
+        matrix.apply(&batch, &WriteOptions::default()).expect("its peer has it");
+        assert_eq!((is_current(&matrix, device), is_current(&matrix, 1 - device)), (false, true));
+        check(&matrix, 100);
         matrix.close().expect("close");
     }
 }

@@ -8,7 +8,6 @@ use coreplane_engine::{
     Brief, ChangeRef, Error, Outcome, Remedy, Result, StorageEngine, UnixMillis, Visibility,
     WriteOptions,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A change to make on the other devices.
 #[derive(Debug, Clone, Copy)]
@@ -100,16 +99,8 @@ pub(crate) fn is_failure(error: &Error) -> bool {
         && !matches!(error, Error::Closed)
 }
 
-/// Makes a call of a device's engine, possibly in its processor. A call that panics has failed: no thread may wait
-/// for it, nor for the requests behind it.
-///
-/// # Errors
-/// As the call, and if it panics.
-pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(panicked()))
-}
-
 /// The error of a call that has panicked.
+#[cold]
 pub(crate) fn panicked() -> Error {
     Error::Unusable("a device's engine has panicked".to_owned())
 }

@@ -7,6 +7,10 @@
 //! [`Error::Io`], on which the group goes on without the device. Later calls are refused, as are calls on a device
 //! that was given up, since it hangs.
 //!
+//! An engine that panics, over whatever bytes, has failed: every call answers with an error then, and no caller
+//! unwinds past what other threads wait for. So code of users does not run within a call, unless its own panics are
+//! caught there ([`UserCode`](super::user_code::UserCode)).
+//!
 //! Records that an engine *shows* during a call count only when the call has ended well: the caller keeps a copy
 //! until then, and begins anew with each try.
 //!
@@ -15,11 +19,12 @@
 //! file, is dropped when the last call that had found it has returned. A later caller is told that the device has
 //! gone.
 
+use crate::device::decision::panicked;
 use crate::device::interceptor::{Call, Intercepted, Interceptor, Seat};
 use coreplane_engine::{Brief, Error, Result, StorageEngine};
 use coreplane_pmem::epoch::{Calls, Published, pin_in};
 use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -113,11 +118,10 @@ impl Interceptor for FaultGuard {
         make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
     ) -> Result<T> {
         self.check(engine)?;
-        // A panic over zeroes leaves half-done changes in the memory of an engine that is given up; its locks are
-        // free again. Any other panic goes on.
+        // A panic leaves half-done changes in the memory of an engine that is left out; its locks are free again.
         let answer = catch_unwind(AssertUnwindSafe(|| make(engine)));
         self.check(engine)?;
-        answer.unwrap_or_else(|panic| resume_unwind(panic))
+        answer.unwrap_or_else(|_| Err(panicked()))
     }
 
     #[inline]
@@ -134,7 +138,7 @@ impl Interceptor for FaultGuard {
         let caught = catch_unwind(AssertUnwindSafe(|| brief = put(engine)));
         match caught {
             _ if !self.is_there(engine) => self.refuse_put(engine),
-            Err(panic) => resume_unwind(panic),
+            Err(_) => Brief::of(Err(panicked())),
             Ok(()) => brief,
         }
     }
@@ -167,4 +171,41 @@ pub(crate) fn guarded(engine: Arc<dyn StorageEngine>) -> Result<Guarded> {
         around: Arc::clone(&fault_guard),
     });
     Ok(Guarded { engine, fault_guard })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_conformance::model::ModelEngine;
+    use coreplane_engine::{Batch, Outcome, Visibility, WriteOptions};
+
+    struct Panics;
+
+    impl Interceptor for Panics {
+        type Held<'a> = ();
+
+        fn begin(&self, _call: Call<'_>) -> Result<()> {
+            panic!("a bug in the engine")
+        }
+    }
+
+    #[test]
+    fn whatever_panics_is_answered_with_an_error() {
+        let engine: Arc<dyn StorageEngine> = Arc::new(ModelEngine::new());
+        let engine = Arc::new(Intercepted { engine, around: Arc::new(Panics) });
+        let Guarded { engine, .. } = guarded(engine).expect("the medium is there");
+        let options = WriteOptions::default();
+        let mut batch = Batch::new();
+        batch.put(b"key", b"value");
+        let written: [Result<Outcome>; 2] =
+            [engine.put(b"key", b"value", &options), engine.delete(b"key", &options)];
+        assert!(written.iter().all(Result::is_err));
+        let brief = engine.put_briefly(b"key", b"value", &options, None);
+        assert!(matches!(brief, Brief::Else(outcome) if outcome.is_err()));
+        assert!(engine.apply(&batch, &options).is_err());
+        assert!(engine.get_with(b"key", Visibility::Durable, &mut |_| {}).is_err());
+        assert!(engine.multi_get(&[b"key"], Visibility::Durable, &mut |_, _| {}).is_err());
+        assert!(engine.iterate(0, 1, &mut |_| {}).is_err());
+        assert!(engine.sync().is_err() && engine.check(b"key").is_err());
+    }
 }

@@ -34,6 +34,7 @@ pub(crate) mod ring;
 pub(crate) mod stretch;
 mod submit;
 mod urgency;
+pub(crate) mod user_code;
 pub(crate) mod write;
 
 pub(crate) use drain::Drained;

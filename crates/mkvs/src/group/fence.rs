@@ -54,18 +54,12 @@ pub(super) fn put_alone(
     let Decision { decided: Decided { key, put: Some((value, _)) }, options, .. } = decision else {
         return (false, false);
     };
-    let put = || caught_briefly(|| device.engine.put_briefly(key, value, options, None));
+    let put = || device.engine.put_briefly(key, value, options, None);
     match device.pace.puts.of(put) {
         Brief::New => (true, false),
         Brief::Replaced => (true, true),
         brief => (copies.note(device, brief), copies.replaced),
     }
-}
-
-/// Makes a put of a device's engine. A put that panics has failed.
-#[inline(always)]
-fn caught_briefly(put: impl FnOnce() -> Brief) -> Brief {
-    catch_unwind(AssertUnwindSafe(put)).unwrap_or_else(|_| Brief::of(Err(panicked())))
 }
 
 impl Copies {
@@ -138,7 +132,7 @@ impl Group {
             }
         };
         let put = || device.engine.put_briefly(key, value, options, Some(&mut beside));
-        let brief = device.pace.puts.of(|| caught_briefly(put));
+        let brief = device.pace.puts.of(put);
         copies.note(device, if has_panicked { Brief::of(Err(panicked())) } else { brief })
     }
 }

@@ -2,7 +2,6 @@
 
 use super::copy::Copied;
 use super::{Group, NotMade};
-use crate::device::decision::caught;
 use crate::device::ring::{Decision, Room};
 use crate::device::{Device, Host, Job, make};
 use crate::in_flight::Hashed;
@@ -111,7 +110,7 @@ impl Group {
         if self.followers() & bit == 0 || !self.is_there(device) {
             return None;
         }
-        let error = match caught(make) {
+        let error = match make() {
             Ok(made) => return Some(made),
             Err(error) => error,
         };

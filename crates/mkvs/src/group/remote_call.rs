@@ -4,7 +4,7 @@
 //! It is made once: by the processor, or, if the processor ends before that, by the caller. A caller that waits for
 //! a device that is given up gets the error that the device has failed.
 
-use crate::device::decision::{Decided, caught};
+use crate::device::decision::Decided;
 use crate::device::write::Write;
 use crate::device::{Asked, Device, Scratch};
 use crate::group::Group;
@@ -37,7 +37,7 @@ struct RemoteCall<T> {
 impl<T: Send> Asked for RemoteCall<T> {
     fn run(&self, device: &Device, _: Instant, _: &mut Scratch) {
         let Some(call) = spin::lock(&self.call).take() else { return };
-        let answer = caught(|| call(&*device.engine));
+        let answer = call(&*device.engine);
         device.count_call();
         *spin::lock(&self.answer) = Some(answer);
         self.is_over.store(true, Ordering::Release);
@@ -70,7 +70,7 @@ impl Group {
     /// processor. Not for processors.
     ///
     /// # Errors
-    /// As the call, and if the engine panics.
+    /// As the call.
     pub(crate) fn look_on<T: Send + 'static>(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -85,7 +85,7 @@ impl Group {
     /// The same for a writing call.
     ///
     /// # Errors
-    /// As the call, and if the engine panics.
+    /// As the call.
     pub(crate) fn call<T: Send + 'static>(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -94,8 +94,7 @@ impl Group {
         if self.writes_by_rings() {
             return self.send(device, call);
         }
-        // A panic is caught: other threads wait for the end of a write that was begun.
-        caught(|| call(&*device.engine))
+        call(&*device.engine)
     }
 
     fn send<T: Send + 'static>(
@@ -141,7 +140,7 @@ impl Group {
         let options = *options;
         match remote_call {
             Some(decide) => self.call(device, move |engine| decide(engine, &options)),
-            None => caught(|| write.decide(&*device.engine, &options)),
+            None => write.decide(&*device.engine, &options),
         }
     }
 
@@ -153,7 +152,7 @@ impl Group {
         options: &WriteOptions,
     ) -> Result<()> {
         if !self.writes_by_rings() {
-            return caught(|| decided.make(&*device.engine, options));
+            return decided.make(&*device.engine, options);
         }
         let (change, options) = (decided.as_change().to_change(), *options);
         self.call(device, move |engine| Decided::of(change.as_ref()).make(engine, &options))

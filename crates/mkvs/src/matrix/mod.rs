@@ -13,6 +13,7 @@ pub(crate) mod batch;
 mod put;
 
 use crate::device::decision::is_damage;
+use crate::device::user_code::UserCode;
 use crate::device::write::{If, Write};
 use crate::failover::Failover;
 use crate::failover::checkpoint::is_next;
@@ -26,7 +27,6 @@ use crate::stats::counters::Count;
 use coreplane_engine::{Batch, Mutation, Outcome, Record, Result, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -156,13 +156,9 @@ impl Matrix {
     ) -> Result<Outcome> {
         // The caller's value may be too long, and its code may panic: then nothing changes, and the panic goes on
         // when the write is over.
-        let (mut refused, mut panic) = (Ok(()), None);
+        let (mut refused, mut user) = (Ok(()), UserCode::default());
         let mut checked = |record: Option<Record<'_>>| {
-            let decided = catch_unwind(AssertUnwindSafe(|| decide(record)));
-            let mutation = decided.unwrap_or_else(|what| {
-                panic = Some(what);
-                Mutation::Keep
-            });
+            let mutation = user.run(|| decide(record)).unwrap_or(Mutation::Keep);
             // The last answer counts.
             refused = match &mutation {
                 Mutation::Put { value, .. } => self.keyspace.check_value(value),
@@ -171,9 +167,7 @@ impl Matrix {
             if refused.is_ok() { mutation } else { Mutation::Keep }
         };
         let written = self.write(key, options, &mut Write::decided_by(key, &mut checked));
-        if let Some(panic) = panic {
-            resume_unwind(panic);
-        }
+        user.end();
         written.and_then(|outcome| refused.map(|()| outcome))
     }
 

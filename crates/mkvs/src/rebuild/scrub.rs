@@ -18,6 +18,7 @@
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::records::each_lot;
+use crate::device::user_code::UserCode;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::group::item::Item;
@@ -273,7 +274,12 @@ fn scrub_pages(
     let mut left = Vec::new();
     for device in group.of(group.members()) {
         let place = device.at;
-        match device.engine.scrub(&mut |it| progress(it)) {
+        let mut user = UserCode::default();
+        let checked = device.engine.scrub(&mut |done| {
+            let _told = user.run(|| progress(done));
+        });
+        user.end();
+        match checked {
             Ok(report) => {
                 scrubbed.rewritten.extend((0..report.rewritten).map(|_| place));
                 let what = |it: Damage| format!("at {}: {}", it.offset, it.what);

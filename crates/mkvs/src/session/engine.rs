@@ -1,6 +1,7 @@
 //! The engine traits of a matrix.
 
 use crate::device::decision::is_damage;
+use crate::device::user_code::UserCode;
 use crate::device::write::If;
 use crate::keyspace::intent::own_records;
 use crate::matrix::Matrix;
@@ -160,7 +161,12 @@ impl Replicated for Matrix {
     }
 
     fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
-        self.keyspace.changes_since(sequence, visit)
+        let mut user = UserCode::default();
+        let shown = self.keyspace.changes_since(sequence, &mut |entry| {
+            let _shown = user.run(|| visit(entry));
+        });
+        user.end();
+        shown
     }
 
     fn hold_tombstones(&self, sequence: u64) -> Result<()> {
@@ -179,7 +185,12 @@ impl Repairable for Matrix {
             let mut is_first = true;
             for device in group.of(group.members()) {
                 device.drain();
-                let of_device = device.engine.verify(progress)?;
+                let mut user = UserCode::default();
+                let of_device = device.engine.verify(&mut |done| {
+                    let _told = user.run(|| progress(done));
+                });
+                user.end();
+                let of_device = of_device?;
                 if is_first {
                     let own = told(own_records(&*device.engine), &of_device.damages)?.unwrap_or(0);
                     report.records += of_device.records.saturating_sub(own);

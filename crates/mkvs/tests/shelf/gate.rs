@@ -78,8 +78,9 @@ pub(crate) struct Gate {
     pub(crate) puts_early: AtomicU64,
     /// So many calls of processors panic.
     pub(crate) panics: AtomicU64,
-    /// So many writes of callers panic.
+    /// So many writes of callers panic; so many reads of the test's threads.
     pub(crate) write_panics: AtomicU64,
+    pub(crate) read_panics: AtomicU64,
     /// So many deletes fail, as if the device had failed for a moment.
     pub(crate) fails_deletes: AtomicU64,
     /// A call of its processor has failed, since the device is out.
@@ -167,8 +168,10 @@ impl Gate {
     fn panics(&self, call: Call<'_>) -> bool {
         let is_write =
             matches!(call, Call::Put(_) | Call::Change(_) | Call::Delete | Call::Apply(..));
+        let is_read = matches!(call, Call::Get | Call::Look | Call::Scan) && !is_of_the_matrix();
         let (counter, is_meant) = match is_processor() {
             true => (&self.panics, true),
+            false if is_read => (&self.read_panics, true),
             false => (&self.write_panics, is_write),
         };
         counter.load(Ordering::SeqCst) > 0 && is_meant && is_left(counter)

@@ -18,7 +18,7 @@
 pub(crate) mod lookup;
 pub(crate) mod stretch;
 
-use crate::device::decision::{caught, is_damage};
+use crate::device::decision::is_damage;
 use crate::device::{Asked, Device, Scratch};
 use crate::group::Group;
 use crate::shape::position::Devices;
@@ -162,7 +162,7 @@ impl<Q: Question> Asked for HedgedRead<Q> {
         let group = self.group.upgrade().filter(|_| !self.is_over.load(Ordering::Acquire));
         let end = if let Some(group) = &group {
             let found = Q::scratch(scratch);
-            let end = match caught(|| self.question.look((group, device), found)) {
+            let end = match self.question.look((group, device), found) {
                 Ok(true) => self.win(found),
                 Ok(false) => self.pass(None),
                 // The caller finds the damage itself at its next try, and deals with it.
