@@ -41,6 +41,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+/// How long the threads that write the record are waited for between two looks at the time.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// True if a group has a current member besides this one.
 fn has_current(record: &MembershipRecord, group: u16, but: Option<Position>) -> bool {
     let but = but.filter(|at| at.group == group).map_or(0, |at| 1 << at.device);
@@ -331,30 +334,51 @@ impl Failover {
         self.write_to_members(record, joiner)
     }
 
-    /// Writes the record to all current members, the primaries last: a record of a close is on followers
-    /// first, and a primary does not need one. Returns the devices that failed, with their errors.
+    /// Writes the record to all current members: each in a thread of its own, with the deadline, or, if there is
+    /// no deadline or the system gives no thread, in this one. Returns the devices that failed, with their errors.
     fn write_to_members(
         &self,
         record: &MembershipRecord,
         joiner: Joiner<'_>,
     ) -> Vec<(Position, Error)> {
-        let mut devices = Vec::new();
-        for group in self.keyspace.groups.iter().chain(joiner.group) {
-            for device in group.of(record.current_of(group.number)) {
-                let is_primary = record.primary_of(group.number) == device.number;
-                devices.push((is_primary, device.at, Arc::clone(device)));
+        let groups = || self.keyspace.groups.iter().chain(joiner.group);
+        let within = groups().next().and_then(|group| group.rules.answers_within);
+        let (sender, receiver) = mpsc::channel();
+        let (mut open, mut left) = (BTreeMap::new(), Vec::new());
+        for device in groups().flat_map(|group| group.of(record.current_of(group.number))) {
+            let (own, sender, known) = (record.at(device.at), sender.clone(), Arc::clone(device));
+            let write = move || {
+                let _number = ShortLived::begin();
+                // If it was too late there is no receiver.
+                let _heard = sender.send((known.at, own.write(&*known.engine))).is_ok();
+            };
+            match within.map(|_| background::spawn_in_time("coreplane-record", write)) {
+                Some(Ok(thread)) => drop(open.insert(device.at, thread)),
+                _ => left.push(device),
             }
         }
-        devices.sort_by_key(|(is_primary, ..)| *is_primary);
-        let within =
-            self.keyspace.groups.iter().next().and_then(|group| group.rules.answers_within);
-        let Some(within) = within else {
-            let write = |(_, at, device): &(bool, Position, Arc<Device>)| {
-                record.at(*at).write(&*device.engine).err().map(|error| (*at, error))
-            };
-            return devices.iter().filter_map(write).collect();
+        let mut answers = Vec::new();
+        let mut patience = Patience::new(within.unwrap_or_default());
+        while !open.is_empty() {
+            match receiver.recv_timeout(LOOK) {
+                Ok((at, written)) => {
+                    // The thread ends now, and drops its reference to the device.
+                    let _ended = open.remove(&at).is_some_and(|thread| thread.join().is_ok());
+                    answers.push((at, written));
+                }
+                Err(RecvTimeoutError::Timeout) if patience.goes_on() => {}
+                Err(_) => break,
+            }
+        }
+        let late = |at: Position| {
+            let within = within.unwrap_or_default().as_secs_f32();
+            let context = format!("{at} has not written the membership record in {within} s");
+            (at, Err(Error::Io { context, source: io::ErrorKind::TimedOut.into() }))
         };
-        write_within(record, devices, within)
+        answers.extend(open.into_keys().map(late));
+        answers.extend(left.iter().map(|it| (it.at, record.at(it.at).write(&*it.engine))));
+        let failed = |(at, written): (Position, Result<()>)| written.err().map(|error| (at, error));
+        answers.into_iter().filter_map(failed).collect()
     }
 
     /// Which devices are current members, and which are not.
@@ -366,55 +390,4 @@ impl Failover {
         };
         record.positions().map(state).collect()
     }
-}
-
-/// How long the threads that write the record are waited for between two looks at the time.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// Writes the record to each device in a thread of its own, or, if the system gives none, in this thread and without
-/// the deadline; returns those that failed or did not answer in time.
-fn write_within(
-    record: &MembershipRecord,
-    devices: Vec<(bool, Position, Arc<Device>)>,
-    within: Duration,
-) -> Vec<(Position, Error)> {
-    let mut patience = Patience::new(within);
-    let (sender, receiver) = mpsc::channel();
-    let mut open = BTreeMap::new();
-    let (mut failed, mut left) = (Vec::new(), Vec::new());
-    for (_, at, device) in devices {
-        let (own, sender, known) = (record.at(at), sender.clone(), Arc::clone(&device));
-        let write = move || {
-            let _number = ShortLived::begin();
-            // If it was too late there is no receiver.
-            let _heard = sender.send((at, own.write(&*device.engine))).is_ok();
-        };
-        match background::spawn_in_time("coreplane-record", write) {
-            Ok(thread) => drop(open.insert(at, thread)),
-            // That the system gives no thread is no failure of the device.
-            Err(_) => left.push((at, known)),
-        }
-    }
-    while !open.is_empty() {
-        let (at, written) = match receiver.recv_timeout(LOOK) {
-            Ok(answer) => answer,
-            Err(RecvTimeoutError::Timeout) if patience.goes_on() => continue,
-            Err(_) => break,
-        };
-        // The thread ends now, and drops its reference to the device.
-        let _ended = open.remove(&at).is_some_and(|thread| thread.join().is_ok());
-        failed.extend(written.err().map(|error| (at, error)));
-    }
-    // A thread that has ended without an answer has panicked in the engine: its device counts as failed as well.
-    let late = |at| {
-        let context =
-            format!("{at} has not written the membership record in {} s", within.as_secs_f32());
-        (at, Error::Io { context, source: io::ErrorKind::TimedOut.into() })
-    };
-    failed.extend(open.into_keys().map(late));
-    let write = |(at, device): (Position, Arc<Device>)| {
-        record.at(at).write(&*device.engine).err().map(|error| (at, error))
-    };
-    failed.extend(left.into_iter().filter_map(write));
-    failed
 }
