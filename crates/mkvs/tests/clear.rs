@@ -89,6 +89,30 @@ fn a_matrix_opens_after_each_cut_of_its_emptying() {
     }
 }
 
+/// The only device is full when the record of an emptying is written. If it has the first of the two and not what
+/// takes that back, an open would go on with the emptying.
+#[test]
+fn what_is_written_after_an_emptying_that_failed_is_kept() {
+    for (kind, records) in [(Kind::Bptree, 0), (Kind::Bptree, 1), (Kind::Scmkv, 1)] {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &options()).expect("create");
+        (0..KEYS).for_each(|number| put(&matrix, number, b"old"));
+        let gate = shelf.gate(Position { group: 0, device: 0 });
+        gate.records_left.store(records, Ordering::SeqCst);
+        gate.refuses_records.store(true, Ordering::SeqCst);
+        assert!(matrix.clear().is_err());
+        let is_made = matrix.put(&key(0), b"old", &WriteOptions::default()).is_ok();
+        assert_eq!(is_made, records == 0, "{kind:?}");
+        gate.refuses_records.store(false, Ordering::SeqCst);
+        (0..KEYS).for_each(|number| put(&matrix, number, b"new"));
+        shelf.cut_power();
+        drop(matrix);
+        shelf.restore_power();
+        assert_eq!(count(&opened(&shelf, "full"), b"new", "full"), KEYS, "{kind:?}");
+    }
+}
+
 /// Two readers of all keys, each of which does not end before the other one has begun again, or waits: an emptying
 /// comes between them.
 #[test]

@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Error, Replicated, WriteOptions};
 use coreplane_mkvs::{
     Ack, CopyOptions, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape,
 };
@@ -175,4 +175,60 @@ fn one_that_hangs_is_retired() {
     drop(lets_go);
     wait_until(|| engine.upgrade().is_none());
     matrix.close().expect("close");
+}
+
+/// A matrix of one device a group, on which the record of an emptying is not written in time.
+fn held_up(groups: u16, records: u64, then: impl Fn(&Matrix, LetsGo<'_>)) {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let shape = Shape { groups, devices: 1, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &options()).expect("create");
+        put_all(&matrix, b"value");
+        let gate = shelf.gate(at(0));
+        gate.records_to_hold.store(records, Ordering::SeqCst);
+        gate.holds_records.store(true, Ordering::SeqCst);
+        let lets_go = LetsGo(&gate.holds_records);
+        assert!(matrix.clear().is_err());
+        then(&matrix, lets_go);
+        wait_until(|| gate.held_records.load(Ordering::SeqCst) == 0);
+        shelf.cut_power();
+        drop(matrix);
+        shelf.restore_power();
+        // Once the writes have returned their threads release the devices.
+        let mut opened = Err(Error::Locked(String::new()));
+        while matches!(opened, Err(Error::Locked(_))) {
+            opened = Matrix::open(&shelf, &options(), &|_| {});
+        }
+        let matrix = opened.expect("open");
+        check_all(&matrix, b"value");
+        assert_eq!(matrix.get(b"later").expect("get").as_deref(), Some(&b"value"[..]));
+    }
+}
+
+/// The record comes to the device behind later ones.
+#[test]
+fn a_record_that_comes_late_changes_nothing() {
+    for groups in [1, 2] {
+        held_up(groups, 1, |matrix, lets_go| {
+            let options = WriteOptions::default();
+            let _outcome = matrix.put(b"later", b"value", &options).expect("put");
+            if groups > 1 {
+                // All devices have had its record.
+                matrix.hold_tombstones(7).expect("hold");
+            }
+            drop(lets_go);
+        });
+    }
+}
+
+/// Neither it nor the record that takes it back is written in time: an open would find either.
+#[test]
+fn nothing_is_written_until_a_record_is() {
+    held_up(1, u64::MAX, |matrix, lets_go| {
+        let put = || matrix.put(b"later", b"value", &WriteOptions::default());
+        assert!(put().is_err());
+        check_all(matrix, b"value");
+        drop(lets_go);
+        let _outcome = put().expect("the device has the record");
+    });
 }

@@ -5,6 +5,9 @@
 //! change. Each device writes it in a thread of its own, with a deadline, so that a device that hangs leaves
 //! like one that fails. A query of the membership needs no lock that is held meanwhile.
 //!
+//! After a change that fails the record before it is written again, with a later epoch. If no device takes it, an
+//! open may find the changed one, so that no write is made until a record is in force again.
+//!
 //! **Members leave.** The failed one may have been the primary, and writes that it had acknowledged may still
 //! be in the rings of the others. The same holds for writes that the others had acknowledged together, where
 //! writes wait for some members only. Therefore:
@@ -132,7 +135,8 @@ impl Failover {
 
     /// Puts a changed record in force: it is durable on all current members when it returns. A device that
     /// fails to write it is no longer a member. After an error the record is as it was before the change, and
-    /// has been written again, as far as possible, to devices that had the changed one.
+    /// has been written again; if that was possible on no device, nothing is written from now on until a change
+    /// succeeds.
     ///
     /// # Errors
     /// If a group would have no member, and if a device is full.
@@ -162,14 +166,21 @@ impl Failover {
         joiner: Joiner<'_>,
     ) -> Result<()> {
         // Until the undone record is written, too.
-        let mut leaving = Leaving { groups: Vec::new() };
-        let committed = self.try_commit(record, &mut leaving, gone, joiner);
-        if committed.is_err() {
+        let (mut leaving, mut may_be_there) = (Leaving { groups: Vec::new() }, false);
+        let committed = self.try_commit(record, (&mut leaving, &mut may_be_there), gone, joiner);
+        let mut is_in_force = committed.is_ok();
+        if !is_in_force {
             let epoch = record.epoch + 1;
             record.clone_from(&self.membership.now());
             record.epoch = epoch;
-            self.write_to_members(record, joiner);
+            let written = self.write_to_members(record, joiner);
+            is_in_force = written.iter().any(|(_, written)| written.is_ok());
             self.membership.publish(record);
+        }
+        if is_in_force {
+            self.keyspace.lacks_record.store(false, Ordering::SeqCst);
+        } else if may_be_there && !mutant!("mkvs.change.not_undone") {
+            self.keyspace.lacks_record.store(true, Ordering::SeqCst);
         }
         committed
     }
@@ -177,7 +188,7 @@ impl Failover {
     fn try_commit<'s>(
         &'s self,
         record: &mut MembershipRecord,
-        leaving: &mut Leaving<'s>,
+        (leaving, may_be_there): (&mut Leaving<'s>, &mut bool),
         mut gone: Vec<Position>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
@@ -198,7 +209,7 @@ impl Failover {
                 continue;
             }
             lost.extend(self.name_primaries(&leaving.groups, record)?);
-            let failed = self.write_twice(record, joiner);
+            let failed = self.write_twice(record, joiner, may_be_there);
             if failed.is_empty() {
                 break;
             }
@@ -316,31 +327,36 @@ impl Failover {
     }
 
     /// Writes the record with the next epoch to all current members, and again as committed; returns the
-    /// devices that failed, with their errors.
+    /// devices that failed, with their errors. Notes if some device may have it.
     fn write_twice(
         &self,
         record: &mut MembershipRecord,
         joiner: Joiner<'_>,
+        may_be_there: &mut bool,
     ) -> Vec<(Position, Error)> {
         record.epoch += 1;
-        let failed = self.write_to_members(record, joiner);
-        if !failed.is_empty() {
-            return failed;
+        let failed = |(at, written): (Position, Result<()>)| written.err().map(|error| (at, error));
+        let written = self.write_to_members(record, joiner);
+        // Only for lack of space is it certain that a record was not written.
+        *may_be_there |= written.iter().any(|(_, it)| !matches!(it, Err(Error::NoSpace { .. })));
+        let failed_first: Vec<_> = written.into_iter().filter_map(failed).collect();
+        if !failed_first.is_empty() {
+            return failed_first;
         }
         if mutant!("mkvs.change.uncommitted") {
             return Vec::new();
         }
         record.committed = record.epoch;
-        self.write_to_members(record, joiner)
+        self.write_to_members(record, joiner).into_iter().filter_map(failed).collect()
     }
 
     /// Writes the record to all current members: each in a thread of its own, with the deadline, or, if there is
-    /// no deadline or the system gives no thread, in this one. Returns the devices that failed, with their errors.
+    /// no deadline or the system gives no thread, in this one. Returns the answers.
     fn write_to_members(
         &self,
         record: &MembershipRecord,
         joiner: Joiner<'_>,
-    ) -> Vec<(Position, Error)> {
+    ) -> Vec<(Position, Result<()>)> {
         let groups = || self.keyspace.groups.iter().chain(joiner.group);
         let within = groups().next().and_then(|group| group.rules.answers_within);
         let (sender, receiver) = mpsc::channel();
@@ -377,8 +393,7 @@ impl Failover {
         };
         answers.extend(open.into_keys().map(late));
         answers.extend(left.iter().map(|it| (it.at, record.at(it.at).write(&*it.engine))));
-        let failed = |(at, written): (Position, Result<()>)| written.err().map(|error| (at, error));
-        answers.into_iter().filter_map(failed).collect()
+        answers
     }
 
     /// Which devices are current members, and which are not.

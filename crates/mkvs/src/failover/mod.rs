@@ -55,6 +55,20 @@ impl Failover {
         }
     }
 
+    /// Writes the record in force anew if no device is known to have it.
+    ///
+    /// # Errors
+    /// If nothing may be written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.keyspace.lacks_record.load(Ordering::Acquire) {
+            let mut record = self.membership.lock();
+            if self.keyspace.lacks_record.load(Ordering::Acquire) {
+                self.commit(&mut record)?;
+            }
+        }
+        self.keyspace.check_writable()
+    }
+
     /// A write of a key was made or found: the key alone is no longer a lost range.
     #[cold]
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {

@@ -108,7 +108,7 @@ impl Matrix {
     /// # Errors
     /// As a write of each, and [`Error::BatchTooLarge`].
     pub(crate) fn write_batch(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        self.keyspace.check_writable()?;
+        self.failover.check_writable()?;
         self.check_batch(batch)?;
         if self.keyspace.relaxed.is_first(options) {
             self.failover.note_relaxed()?;

@@ -72,7 +72,7 @@ impl Matrix {
         write: &mut Write<'_>,
     ) -> Result<Outcome> {
         let Self { keyspace, failover, .. } = self;
-        keyspace.check_writable()?;
+        failover.check_writable()?;
         keyspace.check_key(key)?;
         if keyspace.relaxed.is_first(options) {
             failover.note_relaxed()?;

@@ -9,11 +9,16 @@
 //! any device that is present, has missed something that all current members had: it is an older copy of
 //! itself. Which record is in force and which members are needed when a matrix is opened is decided in
 //! [`resolve`](super::resolve).
+//!
+//! A device never goes back to an earlier record: the write of one that was held up in a device, and that was not
+//! waited for, changes nothing if it comes behind the write of a later one.
 
 use super::lost_ranges::LostRange;
 use super::quorum::Quorum;
+use crate::device::decision::is_damage;
 use crate::shape::position::{Ack, DEVICES_MAX, Devices, GROUPS_MAX, Position, RESERVED};
-use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Error, Mutation, Remedy, Result, StorageEngine, WriteOptions};
+use coreplane_pmem::mutant;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -50,6 +55,13 @@ pub(crate) struct Member {
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
+}
+
+/// The place of a record in the order in which records are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+struct Number {
+    epoch: u64,
+    committed: u64,
 }
 
 /// The membership record of a device.
@@ -234,7 +246,10 @@ impl MembershipRecord {
         })
     }
 
-    /// Writes the record to its device; durable when it returns.
+    /// Writes the record to its device, unless a later one is there; durable when it returns.
+    ///
+    /// # Errors
+    /// As the engine, and if a later one is there.
     pub(crate) fn write(&self, engine: &dyn StorageEngine) -> Result<()> {
         let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
         let options = WriteOptions {
@@ -243,7 +258,32 @@ impl MembershipRecord {
             use_reserve: true,
             ..WriteOptions::default()
         };
-        engine.put(&key(), &text, &options).map(|_| ())
+        let own = Number { epoch: self.epoch, committed: self.committed };
+        let mut is_late = false;
+        let written = engine.modify(&key(), &options, &mut |there| {
+            let there = there.and_then(|it| serde_json::from_slice(&it.value.to_vec()).ok());
+            // What makes no sense is no later record.
+            let is_later =
+                |it: Number| it > own && it.committed <= it.epoch && it.epoch <= NUMBER_MAX;
+            is_late = there.is_some_and(is_later) && !mutant!("mkvs.record.late");
+            if is_late {
+                return Mutation::Keep;
+            }
+            Mutation::Put { value: text.clone(), expires_at: None }
+        });
+        match written {
+            _ if is_late => {
+                let Number { epoch, .. } = own;
+                Err(Error::Unusable(format!(
+                    "a device has a later record than that of epoch {epoch}"
+                )))
+            }
+            // A put needs neither the record that is there nor space beside it.
+            Err(error) if is_damage(&error) || error.remedy() == Remedy::FreeSpace => {
+                engine.put(&key(), &text, &options).map(|_| ())
+            }
+            written => written.map(|_| ()),
+        }
     }
 
     /// The membership record of a device; none if it has none.

@@ -29,7 +29,7 @@ impl Rebuild {
     /// # Errors
     /// If the matrix is closed.
     pub(crate) fn clear_doubts(&self) -> Result<Vec<Vec<u8>>> {
-        self.keyspace.check_writable()?;
+        self.failover.check_writable()?;
         let _alone = self.failover.intents.seeing_to.lock();
         let (lost, in_flight) = (self.failover.intents.lost(), &self.keyspace.in_flight);
         // An open from here on takes these batches back as well.
@@ -52,7 +52,7 @@ impl Rebuild {
     /// If a device that is needed for it fails.
     fn clear_doubt(&self, hash: u64, key: &[u8]) -> Result<()> {
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
-        self.keyspace.check_writable()?;
+        self.failover.check_writable()?;
         let doubts = self.keyspace.in_flight.indeterminate();
         let Some((_, doubt, sure)) = doubts.into_iter().find(|(_, it, _)| it.key == key) else {
             return Ok(());

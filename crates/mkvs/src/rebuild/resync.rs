@@ -124,7 +124,7 @@ fn no_such(place: Position) -> Error {
 impl Rebuild {
     /// The right to fill a device or a group.
     pub(crate) fn fill_alone(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
-        self.keyspace.check_writable()?;
+        self.failover.check_writable()?;
         let busy = || Error::Unusable("another device or group is being filled".to_owned());
         self.filling.try_lock().ok_or_else(busy)
     }

@@ -170,7 +170,7 @@ impl Rebuild {
         let take = |entry: &Entry<'_>| (!is_reserved(entry.key)).then(|| entry.key.to_vec());
         let listed = each_lot((&*device.engine, doubts), take, |keys| {
             for key in &keys {
-                self.keyspace.check_writable()?;
+                self.failover.check_writable()?;
                 self.scrub_key(group, key, scrubbed)?;
             }
             done += keys.len() as u64;
@@ -202,7 +202,7 @@ impl Rebuild {
         }
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         // A close goes through all key locks: a write that takes its lock later would be made on some devices only.
-        self.keyspace.check_writable()?;
+        self.failover.check_writable()?;
         group.of(group.followers()).for_each(|device| device.drain());
         let (healths, members) = (healths(group, key)?, group.members());
         if is_alike(&healths) {

@@ -64,6 +64,13 @@ pub(crate) struct Gate {
     /// Puts of the device's own processor take a moment.
     pub(crate) slows_puts: AtomicBool,
     pub(crate) holds_deletes: AtomicBool,
+    /// So many writes of the membership record wait, before they begin; those that wait or are being made.
+    pub(crate) holds_records: AtomicBool,
+    pub(crate) records_to_hold: AtomicU64,
+    pub(crate) held_records: AtomicU64,
+    /// Membership records are refused for lack of space when so many have been written.
+    pub(crate) refuses_records: AtomicBool,
+    pub(crate) records_left: AtomicU64,
     /// Iterations wait; scans.
     pub(crate) holds_looks: AtomicBool,
     pub(crate) holds_scans: AtomicBool,
@@ -132,6 +139,12 @@ thread_local! {
     static GOES: Cell<bool> = const { Cell::new(false) };
 }
 
+/// True for a write of the membership record.
+fn is_record(call: Call<'_>) -> bool {
+    matches!(call, Call::Put(options) | Call::Change(options)
+        if options.use_reserve && options.sequence.is_none())
+}
+
 /// True in the threads of the matrix.
 fn is_of_the_matrix() -> bool {
     std::thread::current().name().is_some_and(|name| name.starts_with("coreplane-"))
@@ -186,6 +199,7 @@ impl Gate {
         let (holds, held) = match call {
             Call::Get => (&self.holds_gets, &self.held_gets),
             Call::Put(_) => (&self.holds_puts, &self.held_puts),
+            _ if is_record(call) => (&self.holds_puts, &self.held_puts),
             Call::Look => (&self.holds_looks, &self.held_looks),
             Call::Delete => (&self.holds_deletes, &self.held_deletes),
             Call::Scan => (&self.holds_scans, &self.held_scans),
@@ -229,7 +243,10 @@ impl Gate {
             Call::Put(options) | Call::Change(options) => options.sequence.is_some(),
             _ => takes_space,
         };
-        takes_space && is(&self.is_full) || takes_the_last && is(&self.is_full_to_the_last)
+        let refuses_records = is_record(call) && is(&self.refuses_records);
+        refuses_records && !is_left(&self.records_left)
+            || takes_space && is(&self.is_full)
+            || takes_the_last && is(&self.is_full_to_the_last)
     }
 }
 
@@ -237,6 +254,7 @@ impl Gate {
 pub(crate) struct Let<'a> {
     gate: &'a Gate,
     is_write: bool,
+    is_held_record: bool,
     _turn: Option<MutexGuard<'a, ()>>,
 }
 
@@ -248,6 +266,7 @@ impl Drop for Let<'_> {
             holds_an_answer.store(false, Ordering::SeqCst);
         }
         wait_while(|| is(&self.gate.is_stalled));
+        self.gate.held_records.fetch_sub(u64::from(self.is_held_record), Ordering::SeqCst);
     }
 }
 
@@ -273,6 +292,12 @@ impl Interceptor for Gate {
             *self.undone_at.lock() = options.durability;
         }
         self.hold(call);
+        let is_held_record =
+            is_record(call) && is(&self.holds_records) && is_left(&self.records_to_hold);
+        if is_held_record {
+            self.held_records.fetch_add(1, Ordering::SeqCst);
+            wait_while(|| is(&self.holds_records));
+        }
         wait_while(|| self.holds_up());
         if matches!(call, Call::Put(_)) && is(&self.slows_puts) && is_processor() {
             std::thread::sleep(Duration::from_micros(50));
@@ -298,7 +323,7 @@ impl Interceptor for Gate {
             return Err(Error::NoSpace { needed: 1, reclaimable: 0 });
         }
         let is_write = matches!(call, Call::Put(_) | Call::Change(_));
-        Ok(Let { gate: self, is_write, _turn: turn })
+        Ok(Let { gate: self, is_write, is_held_record, _turn: turn })
     }
 
     fn make<T>(

@@ -20,6 +20,7 @@ const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::test
 const UNDO: Suite = Suite::of(PACKAGE, "intents", &["a_batch_is_taken_back_durably"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const HURT: Suite = Suite::of(PACKAGE, "hurt", &["where_all_are_waited_for"]);
+const LATE: Suite = Suite::of(PACKAGE, "hang", &["a_record_that_comes_late"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
 const EMPTY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::clear::tests"]);
@@ -74,6 +75,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mkvs.change.undrained", "a successor lacks what was on its way", SUCCESSION)
         .quick(),
     Mutant::new("mkvs.change.uncommitted", "a record is never committed", COPIES),
+    Mutant::new("mkvs.change.not_undone", "a change may be undone nowhere", CLEAR),
+    Mutant::new("mkvs.record.late", "a record takes the place of a later one", LATE),
     Mutant::new("mkvs.change.answered", "a put is answered while members leave", FOLLOWERS),
     Mutant::new(
         "mkvs.put.place_kept",
