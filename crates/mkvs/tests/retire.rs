@@ -85,6 +85,22 @@ fn a_current_device_of_scmkv_is_retired_where_writes_wait_for_one() {
     retired_under_load(Kind::Scmkv, Ack::First);
 }
 
+/// The only other device cannot write the record: the device stays, and then leaves for another reason.
+#[test]
+fn one_that_could_not_be_retired_leaves_for_its_own_reason() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, (1, 2), Ack::All);
+    shelf.gate(at(0)).refuses_records.store(true, Ordering::SeqCst);
+    assert!(matrix.retire(at(1)).is_err());
+    assert_eq!(standing(&matrix, 1), MemberState::Current);
+    shelf.gate(at(0)).refuses_records.store(false, Ordering::SeqCst);
+    shelf.pull(at(1));
+    put(&matrix, 1, 1);
+    assert_eq!(standing(&matrix, 1), MemberState::Absent);
+    let why = matrix.departures().into_iter().map(|it| it.why).collect::<Vec<_>>();
+    assert!(matches!(&why[..], [why] if why.contains("pulled out")), "{why:?}");
+}
+
 /// A retired device is brought up to date if that is requested.
 #[test]
 fn one_that_was_retired_comes_back_as_it_is() {

@@ -68,6 +68,9 @@ impl Joiner<'_> {
     }
 }
 
+/// A member that leaves, and why, if that is to be noted when it has left.
+type Gone<'a> = (Position, Option<&'a Error>);
+
 /// Groups some of whose members are leaving; when it is dropped, the members of the groups left in it have stayed.
 struct Leaving<'s> {
     groups: Vec<&'s Arc<Group>>,
@@ -90,15 +93,15 @@ impl Drop for Leaving<'_> {
 
 impl Failover {
     /// Ends the membership of a device: durably on all that can be reached, when it returns. Does nothing if
-    /// another device is at its place by now.
+    /// another device is at its place by now. The reason, if it is no failure, is noted when it has left.
     ///
     /// # Errors
     /// If it was the last of its group.
-    pub(crate) fn end_membership(&self, device: &Device) -> Result<()> {
+    pub(crate) fn end_membership(&self, device: &Device, why: Option<&Error>) -> Result<()> {
         let (at, mut backoff) = (device.at, Backoff::new());
         loop {
             let is_primary = self.membership.now().primary_of(at.group) == at.device;
-            let demoted = self.try_demote(device);
+            let demoted = self.try_demote(device, why);
             let group = self.keyspace.groups.get(usize::from(at.group));
             let mut others = group.into_iter().flat_map(|group| group.of(group.members()));
             let fails = |it: &&Arc<Device>| it.number != at.device && it.is_failing();
@@ -111,7 +114,7 @@ impl Failover {
         }
     }
 
-    fn try_demote(&self, device: &Device) -> Result<()> {
+    fn try_demote(&self, device: &Device, why: Option<&Error>) -> Result<()> {
         let at = device.at;
         let mut record = self.membership.lock();
         let Some(group) = self.keyspace.groups.iter().find(|group| group.number == at.group) else {
@@ -130,7 +133,7 @@ impl Failover {
         if group.members() & bit == 0 {
             return Ok(());
         }
-        self.commit_with(&mut record, vec![at], Joiner::default())
+        self.commit_with(&mut record, vec![(at, why)], Joiner::default())
     }
 
     /// Puts a changed record in force: it is durable on all current members when it returns. A device that
@@ -162,7 +165,7 @@ impl Failover {
     pub(crate) fn commit_with(
         &self,
         record: &mut MembershipRecord,
-        gone: Vec<Position>,
+        gone: Vec<Gone<'_>>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
         // Until the undone record is written, too.
@@ -189,23 +192,24 @@ impl Failover {
         &'s self,
         record: &mut MembershipRecord,
         (leaving, may_be_there): (&mut Leaving<'s>, &mut bool),
-        mut gone: Vec<Position>,
+        mut gone: Vec<Gone<'_>>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
         let mut lost = Vec::new();
         loop {
-            gone.iter().for_each(|position| record.leave(*position));
+            gone.iter().for_each(|(at, _)| record.leave(*at));
             // The last member of a group must write the record, or else it would prove the old membership.
-            if let Some(last) = gone.iter().find(|it| !has_current(record, it.group, joiner.device))
-            {
+            let is_last = |(at, _): &&Gone<'_>| !has_current(record, at.group, joiner.device);
+            if let Some((last, _)) = gone.iter().find(is_last) {
                 let what = format!("{last} has failed, the last current device of its group");
                 return Err(Error::Unusable(what));
             }
-            gone.iter().for_each(|at| leaving.begin(&self.keyspace.groups[usize::from(at.group)]));
+            let group_of = |at: &Position| &self.keyspace.groups[usize::from(at.group)];
+            gone.iter().for_each(|(at, _)| leaving.begin(group_of(at)));
             let groups = if mutant!("mkvs.change.undrained") { &[] } else { &leaving.groups[..] };
             let failing = self.drain(groups, record)?;
             if !failing.is_empty() {
-                gone.extend(failing);
+                gone.extend(failing.into_iter().map(|at| (at, None)));
                 continue;
             }
             lost.extend(self.name_primaries(&leaving.groups, record)?);
@@ -214,21 +218,26 @@ impl Failover {
                 break;
             }
             for (position, error) in failed {
+                // A device that cannot write the record has failed too, unless it is full, just being closed, or
+                // joining.
+                if !is_failure(&error) {
+                    return Err(error);
+                }
                 if let Some(device) = self.device_at(position) {
                     device.note_failure(&error);
                     device.note_timeout(&error);
                 }
-                // A device that cannot write the record has failed too, unless it is full, just being closed, or
-                // joining.
-                if !is_failure(&error) || joiner.is(position) {
+                if joiner.is(position) {
                     return Err(error);
                 }
-                gone.push(position);
+                gone.push((position, None));
             }
         }
         self.keyspace.lost_ranges.add(&lost);
-        for at in &gone {
-            self.note_departure(*at, self.device_at(*at).map(|device| &**device));
+        for (at, why) in &gone {
+            let device = self.device_at(*at).map(|device| &**device);
+            device.zip(*why).iter().for_each(|(device, why)| device.note_failure(why));
+            self.note_departure(*at, device);
         }
         for group in leaving.groups.drain(..) {
             let (left, primary) =
@@ -239,7 +248,7 @@ impl Failover {
         // Behind the states: a checkpoint that reads this epoch drains a member that has joined with it. And before
         // the call returns: a caller that is informed of a departure finds the record in force.
         self.membership.publish(record);
-        for position in gone {
+        for (position, _) in gone {
             let device = self.device_at(position).filter(|device| device.has_timed_out());
             device.iter().for_each(|device| device.give_up());
             let why = self.device_at(position).and_then(|device| device.why().map(str::to_owned));

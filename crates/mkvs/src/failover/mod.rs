@@ -83,7 +83,7 @@ impl Failover {
 
 impl Superior for Failover {
     fn demote(&self, device: &Device) -> Result<()> {
-        self.end_membership(device)
+        self.end_membership(device, None)
     }
 
     /// If the current record may not be the last write, the key is a lost range up to the new sequence: durably,

@@ -191,7 +191,7 @@ impl Rebuild {
                 "{place} is a current device, and was removed from its place: a fresh device can take it"
             )));
         }
-        self.failover.end_membership(group.device(place.device)?)
+        self.failover.end_membership(group.device(place.device)?, None)
     }
 
     /// The device that was at a place before, if it is present.

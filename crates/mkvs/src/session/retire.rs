@@ -30,8 +30,11 @@ impl Matrix {
                  another first"
             )));
         }
-        device.note_failure(&Error::Unusable("it was retired".to_owned()));
-        group.drop_member(&device)?;
+        // A thread that makes another change does not wait for this device meanwhile.
+        let failing = device.fail();
+        let why = Error::Unusable("it was retired".to_owned());
+        self.failover.end_membership(&device, Some(&why))?;
+        drop(failing);
         device.leave(None);
         Ok(())
     }
