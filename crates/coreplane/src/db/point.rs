@@ -298,7 +298,7 @@ impl Db {
         self.modify_with(key, decide, &WriteOptions::default())
     }
 
-    /// As [`Db::modify`], with `options`; an expiry in the answer of `decide` takes precedence.
+    /// As [`Db::modify`], with `options`; the expiry of `options` is not used (the answer of `decide` has its own).
     ///
     /// # Errors
     /// As [`Db::put`].
