@@ -26,23 +26,27 @@ pub(crate) fn told(server: &mut Asked, words: &[&str]) -> Result<Value, Failure>
     serde_json::from_str(&text).map_err(|error| server.failed(&error))
 }
 
-/// Starts work on a server by the command `words`, and waits until it is done; its result.
+/// Starts work on a server by the command `words`, and waits until it is done; its result. Another client may begin
+/// other work as soon as it is done: then its result is not known, and that is a failure.
 pub(crate) fn work(mut server: Asked, words: &[String]) -> Result<Value, Failure> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let command = words.first().copied().unwrap_or_default();
-    server.text(&words)?;
+    let begun = server.text(&words)?;
+    let number = begun.strip_prefix("begun ").and_then(|number| number.parse::<u64>().ok());
+    let number = number.ok_or_else(|| server.failed(&"it does not number its work"))?;
     let bar = Bar::new("", 0, false);
     loop {
         let status = told(&mut server, &[command, "STATUS"])?;
         let work = &status["work"];
+        if work["number"] != number {
+            let what = "other work has begun there since, so the outcome is not known";
+            return Err(server.failed(&what));
+        }
         if work["error"].is_string() {
             return Err(failure_of(&server, work));
         }
         if work["going_on"] == false {
             return Ok(work["outcome"].clone());
-        }
-        if work.is_null() {
-            return Err(server.failed(&"it was started anew meanwhile: begin again"));
         }
         if let (Some(stage), Some(done)) = (work["stage"].as_str(), work["done"].as_u64()) {
             bar.tell(stage, done, work["total"].as_u64().unwrap_or(0));

@@ -7,6 +7,9 @@ mod session;
 use pool::{Place, Pool};
 use serde_json::Value;
 use session::{Client, Outcome, Reply, Served, expect, free_port};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::thread::JoinHandle;
 
 /// Every engine, and a matrix.
 const STORES: [&[&str]; 5] = [
@@ -123,15 +126,16 @@ fn written_meanwhile(served: &Served, rounds: usize) -> Outcome<u64> {
     };
     let mut written = 0;
     // A verification may end before any write: then another one is started.
-    for _ in 0..rounds {
+    for number in 1..=rounds {
         if written > 3 {
             break;
         }
-        assert_eq!(client.call(&[b"STORE", b"VERIFY"])?, Reply::bulk(*b"begun"));
+        let begun = Reply::bulk(format!("begun {number}"));
+        assert_eq!(client.call(&[b"STORE", b"VERIFY"])?, begun);
         loop {
             assert_eq!(client.call(&[b"SET", b"beside", b"value"])?, Reply::ok());
             let work = &status(&mut client)?["work"];
-            assert_eq!(work["work"], "verify");
+            assert_eq!((&work["work"], &work["number"]), (&"verify".into(), &number.into()));
             if work["going_on"] == false {
                 assert_eq!(work["outcome"]["sound"], true, "{work}");
                 break;
@@ -156,6 +160,57 @@ fn nobody_waits_for_a_verification() -> Outcome<()> {
         served.terminate()?;
         pool.is_sound()?;
     }
+    Ok(())
+}
+
+/// A server that gives these answers to one client, whatever it is asked; its address.
+fn scripted(answers: &[&str]) -> Outcome<(String, JoinHandle<std::io::Result<()>>)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let answers: Vec<String> = answers.iter().map(|it| (*it).to_owned()).collect();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept()?;
+        let mut lines = BufReader::new(stream.try_clone()?).lines();
+        for answer in answers {
+            let head = lines.next().transpose()?.unwrap_or_default();
+            let words = head.trim_start_matches('*').parse().unwrap_or(0_usize);
+            // The length of each word, and the word.
+            lines.by_ref().take(2 * words).try_for_each(|line| line.map(drop))?;
+            write!(stream, "${}\r\n{answer}\r\n", answer.len())?;
+        }
+        Ok(())
+    });
+    Ok((address, thread))
+}
+
+/// Between two questions of a client its work may end, and the work of another client begin and end.
+#[test]
+fn the_work_of_another_client_is_not_told_as_its_own() -> Outcome<()> {
+    let state = "{\"engine\":\"scmkv\",\"work\":null}";
+    let begun = "begun 7";
+    let other = |outcome: &str| {
+        format!("{{\"work\":{{\"number\":8,\"going_on\":false,\"outcome\":{outcome}}}}}")
+    };
+    let grown = other("{\"pool\":\"p\",\"bytes_before\":1,\"pool_bytes\":1}");
+    let verified = other("{\"sound\":true,\"records\":3,\"bytes\":4}");
+    let scrubbed = other("{\"records\":3,\"lost\":[]}");
+    let replace = ["matrix", "replace", "--device", "g0d1"];
+    let scripts: [(&[&str], &[&str]); 3] = [
+        (&["verify"], &[state, begun, &grown]),
+        (&["grow", "--size", "64MiB"], &[begun, &verified]),
+        (&replace, &[begun, &scrubbed]),
+    ];
+    for (command, answers) in scripts {
+        let (server, thread) = scripted(answers)?;
+        let output = session::coreplane(&[command, &["--server", &server]].concat(), b"")?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(5), "{command:?}: {said}");
+        assert!(said.contains("not known") && !said.contains("records"), "{command:?}: {said}");
+        thread.join().map_err(|_| "panicked")??;
+    }
+    let (server, thread) = scripted(&["begun 8", &grown])?;
+    assert!(ask(&server, 0, &["grow", "--size", "64MiB"])?.contains("bytes_before"));
+    thread.join().map_err(|_| "panicked")??;
     Ok(())
 }
 

@@ -57,6 +57,8 @@ pub enum Done {
 /// A job in the background, under way or finished.
 #[derive(Debug, Clone)]
 pub struct Doing {
+    /// The number of the job: one more than that of the job before, since the matrix was opened.
+    pub number: u64,
     /// The name of the job.
     pub work: &'static str,
     /// Its progress.
@@ -313,17 +315,19 @@ impl MatrixStore {
         done
     }
 
-    /// Begins a job in the background; [`MatrixStore::status`] shows its progress.
+    /// Begins a job in the background; [`MatrixStore::status`] shows its progress. Returns its number, by which its
+    /// outcome is told from that of a later job.
     ///
     /// # Errors
     /// [`Error::Unusable`] if another job is under way in the background; if no thread can be started.
-    pub fn begin(self: &Arc<Self>, work: Work) -> Result<()> {
+    pub fn begin(self: &Arc<Self>, work: Work) -> Result<u64> {
         let mut thread = self.thread.lock();
         if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             let what = "another work of the matrix is going on".to_owned();
             return Err(Error::Unusable(what));
         }
-        let begun = Doing { work: work.name(), progress: None, done: None };
+        let number = self.doing().map_or(1, |before| before.number + 1);
+        let begun = Doing { number, work: work.name(), progress: None, done: None };
         let before = self.doing.lock().replace(begun);
         let this = Arc::clone(self);
         let run = move || {
@@ -338,7 +342,7 @@ impl MatrixStore {
                 return Err(Error::Io { context: "start a thread".to_owned(), source });
             }
         }
-        Ok(())
+        Ok(number)
     }
 
     fn note(&self, note: impl FnOnce(&mut Doing)) {

@@ -44,14 +44,16 @@ fn a_store_is_looked_after() {
     assert!(info.contains("\"engine\":\"scmkv\"") && info.contains("\"records\":101"), "{info}");
     assert!(wire.say("store stats").contains("\"puts\":101"));
     assert!(wire.say("STORE STATUS").contains("\"work\":null"));
-    assert_eq!(wire.say("STORE VERIFY"), "$5\\r\\nbegun\\r\\n");
+    assert_eq!(wire.say("STORE VERIFY"), "$7\\r\\nbegun 1\\r\\n");
     let verified = outcome(&mut wire, "STORE STATUS");
+    assert!(verified.contains("\"number\":1"), "{verified}");
     assert!(
         verified.contains("\"sound\":true") && verified.contains("\"records\":101"),
         "{verified}"
     );
-    assert_eq!(wire.say("STORE GROW 67108864"), "$5\\r\\nbegun\\r\\n");
+    assert_eq!(wire.say("STORE GROW 67108864"), "$7\\r\\nbegun 2\\r\\n");
     let grown = outcome(&mut wire, "STORE STATUS");
+    assert!(grown.contains("\"number\":2"), "{grown}");
     assert!(
         grown.contains("\"work\":\"grow\"") && grown.contains("\"bytes_before\":33554432"),
         "{grown}"
@@ -88,16 +90,17 @@ fn a_matrix_is_looked_after() {
     let mut wire = server.connect();
     assert!(wire.say("MATRIX STATUS").contains("\"shape\":\"1x2\""));
     assert!(wire.say("INFO matrix").contains("matrix_enabled:1"));
-    assert_eq!(wire.say("MATRIX SCRUB"), "$5\\r\\nbegun\\r\\n");
+    assert_eq!(wire.say("MATRIX SCRUB"), "$7\\r\\nbegun 1\\r\\n");
     assert!(outcome(&mut wire, "MATRIX STATUS").contains("\"lost\":[]"));
     // The obstacle is reported by a fixed word, independent of the words of the error.
-    assert_eq!(wire.say("MATRIX REPLACE g0d1"), "$5\\r\\nbegun\\r\\n");
+    assert_eq!(wire.say("MATRIX REPLACE g0d1"), "$7\\r\\nbegun 2\\r\\n");
     let refused = outcome(&mut wire, "MATRIX STATUS");
+    assert!(refused.contains("\"number\":2"), "{refused}");
     assert!(
         refused.contains("\"vacancy\":\"retire\"") && refused.contains("\"code\":2"),
         "{refused}"
     );
-    assert_eq!(wire.say("STORE GROW 67108864"), "$5\\r\\nbegun\\r\\n");
+    assert_eq!(wire.say("STORE GROW 67108864"), "$7\\r\\nbegun 1\\r\\n");
     assert!(outcome(&mut wire, "STORE STATUS").contains("\"pool_bytes\":"));
     for device in ["g0d0", "g0d1"] {
         let path = place.path().join("matrix").join(device);

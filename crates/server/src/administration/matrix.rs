@@ -152,16 +152,16 @@ fn loss(loss: &Loss) -> Value {
 fn doing(doing: &Doing) -> Value {
     let done = doing.done.as_ref().map(|done| done.as_ref().map(outcome_of));
     let done = done.as_ref().map(|done| done.as_ref().map_err(|failed| *failed));
-    told_of_work(doing.work, doing.progress.as_ref(), done)
+    told_of_work((doing.number, doing.work), doing.progress.as_ref(), done)
 }
 
-/// The report about work: its progress, and its result.
+/// The report about work, which has a number and a name: its progress, and its result.
 pub(super) fn told_of_work(
-    name: &str,
+    (number, name): (u64, &str),
     progress: Option<&Progress>,
     done: Option<Result<&Value, &Failed>>,
 ) -> Value {
-    let mut object = json!({"work": name, "going_on": done.is_none()});
+    let mut object = json!({"number": number, "work": name, "going_on": done.is_none()});
     if let Some(progress) = progress {
         object["stage"] = progress.stage.into();
         object["done"] = progress.done.into();

@@ -8,9 +8,9 @@
 //!
 //! An embedder of a server hands it the store ([`Config::store`](crate::Config::store)) and gets both commands with
 //! all their words. Long work (a verification, growth, the refill of a device) runs in a thread of its own;
-//! `STORE STATUS` and `MATRIX STATUS` report its progress. Event loops do not wait for it, with one exception: `list`
-//! and `cow-tree` are locked while a growth extends the file, and in a nearly full `scmkv` writers that need a page
-//! wait for it.
+//! `STORE STATUS` and `MATRIX STATUS` report its progress, and the number that the answer to its command has: later
+//! work has another one. Event loops do not wait for it, with one exception: `list` and `cow-tree` are locked while a
+//! growth extends the file, and in a nearly full `scmkv` writers that need a page wait for it.
 //!
 //! The same functions report about a store that is served and about one that a command opens, so the reports are
 //! equal.

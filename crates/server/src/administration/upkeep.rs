@@ -22,6 +22,8 @@ pub struct Administered {
 /// Work that was begun.
 #[derive(Debug)]
 struct Upkeep {
+    /// One more than that of the work before, since the store was opened.
+    number: u64,
     name: &'static str,
     progress: Option<Progress>,
     /// Its result; none while it runs.
@@ -52,8 +54,7 @@ impl Administered {
             MatrixRequest::AddGroup(options) => Work::AddGroup(options),
             MatrixRequest::Begin(work) => work,
         };
-        matrix.begin(work)?;
-        Ok("begun".to_owned())
+        Ok(told_of_begin(matrix.begin(work)?))
     }
 
     /// The state of the devices, for `INFO`; none if the store is no matrix.
@@ -100,8 +101,9 @@ impl Administered {
 
     fn status(&self) -> Value {
         let work = self.work.lock();
-        let told = work.as_ref().map(|Upkeep { name, progress, done }| {
-            told_of_work(name, progress.as_ref(), done.as_ref().map(Result::as_ref))
+        let told = work.as_ref().map(|Upkeep { number, name, progress, done }| {
+            let done = done.as_ref().map(Result::as_ref);
+            told_of_work((*number, name), progress.as_ref(), done)
         });
         json!({
             "pool": self.path.display().to_string(),
@@ -129,7 +131,8 @@ impl Administered {
                 text: format!("another work of the store goes on: {name}"),
             });
         }
-        let before = work.replace(Upkeep { name, progress: None, done: None });
+        let number = work.as_ref().map_or(1, |before| before.number + 1);
+        let before = work.replace(Upkeep { number, name, progress: None, done: None });
         let this = Arc::clone(self);
         let spawned = background::spawn("coreplane-upkeep", move || {
             let run = std::panic::AssertUnwindSafe(|| run(&this));
@@ -143,6 +146,11 @@ impl Administered {
             *work = before;
             return Err(Refused::words(format!("starting a thread: {error}")));
         }
-        Ok(Some("begun".to_owned()))
+        Ok(Some(told_of_begin(number)))
     }
+}
+
+/// The answer to a command that has begun work: `STATUS` tells the number, too.
+fn told_of_begin(number: u64) -> String {
+    format!("begun {number}")
 }

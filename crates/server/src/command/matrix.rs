@@ -5,7 +5,7 @@ use crate::administration::MatrixRequest;
 
 /// `MATRIX STATUS`, `MATRIX REPLACE device [FRESH] [LIMIT bytes]`, `MATRIX RETIRE device`,
 /// `MATRIX ADDGROUP [LIMIT bytes]`, `MATRIX SCRUB [DEVICE device]`: the state of the matrix, or that the work has
-/// begun.
+/// begun, and its number.
 pub(super) fn matrix(call: &mut Call<'_, '_>) -> Answer {
     let store = call.host.config.store.as_ref().filter(|store| store.matrix().is_some());
     let Some(store) = store else {

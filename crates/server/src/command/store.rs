@@ -8,8 +8,8 @@ use coreplane_engine::{Entry, Error, UnixMillis};
 const BYTES_MAX: usize = 4 << 20;
 
 /// `STORE INFO`, `STORE STATS`, `STORE STATUS`, `STORE VERIFY`, `STORE GROW bytes`,
-/// `STORE RECORDS cursor [COUNT count]`: JSON of its state, or that the work has begun; records and the cursor to go
-/// on with.
+/// `STORE RECORDS cursor [COUNT count]`: JSON of its state, or that the work has begun, and its number; records and
+/// the cursor to go on with.
 pub(super) fn store(call: &mut Call<'_, '_>) -> Answer {
     let words: Vec<String> =
         call.words.from(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
