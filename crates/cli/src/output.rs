@@ -1,7 +1,8 @@
 //! The file that a command writes: a dump, a backup, an export.
 //!
 //! A file that is there already may be the last good backup, so the new one is written beside it, and takes its place
-//! when it is whole and durable. A pool is not overwritten: its path was meant for `--pool`.
+//! when it is whole and durable. Where there can be none beside it, only a file without content is written in its
+//! place. A pool is not overwritten: its path was meant for `--pool`.
 
 use crate::failure::{FAILED, Failure, REFUSED};
 use coreplane_pmem::pool::sync_directory;
@@ -100,11 +101,17 @@ impl Target {
                 }
                 Ok(Self::File(file))
             }
-            // There can be no file beside it.
-            Err(error) if is_impossible(&error) => {
+            // There can be no file beside it, and none has content that would be lost.
+            Err(error)
+                if is_impossible(&error) && found.as_ref().is_none_or(|it| it.len() == 0) =>
+            {
                 Ok(Self::Stream(Box::new(File::create(&path).map_err(at(&path))?)))
             }
-            Err(error) => Err(at(&path)(error)),
+            Err(error) => {
+                let (path, beside) = (path.display(), partial(&path));
+                let message = format!("{path} is not written: {}: {error}", beside.display());
+                Err(Failure::new(FAILED, message))
+            }
         }
     }
 }
@@ -113,6 +120,13 @@ impl Target {
 fn is_impossible(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidFilename, PermissionDenied, ReadOnlyFilesystem};
     matches!(error.kind(), InvalidFilename | PermissionDenied | ReadOnlyFilesystem)
+}
+
+/// The name beside `path`.
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
 }
 
 /// Refuses a file in which a pool is recognised, even a damaged one.
@@ -130,9 +144,7 @@ fn refuse_pool(path: &Path) -> Result<(), Failure> {
 
 impl Beside {
     fn of(path: &Path) -> io::Result<Self> {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".partial");
-        let beside = PathBuf::from(beside);
+        let beside = partial(path);
         let file = File::options().write(true).create(true).truncate(false).open(&beside)?;
         let is_taken = || io::Error::other("another command is writing it");
         file.try_lock().map_err(|_| is_taken())?;

@@ -5,8 +5,8 @@ mod session;
 
 use pool::{Place, Pool};
 use session::{Outcome, coreplane, expect, text};
-use std::fs::File;
-use std::os::unix::fs::symlink;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Output, Stdio};
 
 const MARKER: &str = "a value that is looked for in the file";
@@ -114,6 +114,34 @@ fn a_dump_that_fails_leaves_the_one_before_it() -> Outcome<()> {
         assert!(std::fs::read(&backup)? == whole, "the backup was changed");
     }
     assert_eq!(names_in(&place)?, ["backup", "link", "pool"], "nothing is left beside it");
+    Ok(())
+}
+
+/// Where no file can be written beside it, a file with content stays, and an empty one is written to.
+#[test]
+fn a_file_that_cannot_be_replaced_is_not_emptied() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = filled(&place, "pool", "bptree")?;
+    // So long that there is no name with `.partial` behind it.
+    let long = "b".repeat(250);
+    let backup = place.argument(&long)?;
+    pool.expect(0, &["dump", &backup])?;
+    let whole = std::fs::read(&backup)?;
+    assert_eq!(whole.iter().filter(|byte| **byte == b'\n').count(), 3);
+    pool.says(5, &[&format!("{backup}.partial")], &["dump", &backup])?;
+    assert!(std::fs::read(&backup)? == whole, "it was changed");
+    std::fs::write(&backup, "")?;
+    pool.expect(0, &["dump", &backup])?;
+    assert!(std::fs::read(&backup)? == whole);
+    // A file beside it that is of somebody else, and that a killed command has left.
+    let other = place.argument("backup")?;
+    std::fs::rename(&backup, &other)?;
+    let partial = place.path("backup.partial");
+    File::create(&partial)?.set_permissions(Permissions::from_mode(0o444))?;
+    if File::options().write(true).open(&partial).is_err() {
+        pool.says(5, &["backup.partial"], &["dump", &other])?;
+        assert!(std::fs::read(&other)? == whole, "it was changed");
+    }
     Ok(())
 }
 
