@@ -37,6 +37,16 @@ fn bench_leaves_records_of_others_alone() -> Outcome<()> {
         other.says(3, &["greeting"], &["bench", "--workload", "open", "--records", "10"])?;
         assert_eq!(other.expect(0, &["scan", "--keys-only"])?, "greeting\n");
     }
+    // The default pool is for data.
+    let home = place.argument("home")?;
+    for workload in ["load", "open"] {
+        let mut bench = Command::new(BINARY);
+        bench.args(["bench", "--records", "10", "--workload", workload]);
+        let output = bench.env("XDG_DATA_HOME", &home).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{workload}: {said}");
+        assert!(said.contains("needs --pool"), "{workload}: {said}");
+    }
     Ok(())
 }
 

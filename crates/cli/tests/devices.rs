@@ -184,7 +184,9 @@ fn devices_are_made_where_links_lead() -> Outcome<()> {
     assert!(disks[0].join("device").is_file() && disks[1].join("device").is_file());
     // It is a device, although its file is not called so.
     let device = Pool::at(&disks[0].join("device"))?;
-    for command in [&["put", "key 1", "new"][..], &["del", "key 1"], &["serve", "--port", "0"]] {
+    let open = ["bench", "--workload", "open", "--records", "10", "--beside-others"];
+    let all = [&["put", "key 1", "new"][..], &["del", "key 1"], &["serve", "--port", "0"], &open];
+    for command in all {
         tells(&device, 2, &["is a device of a matrix"], command)?;
     }
     device.says_with(2, &["is a device of a matrix"], &["load"], b"")?;

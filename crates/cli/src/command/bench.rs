@@ -5,7 +5,7 @@ use crate::failure::{self, Failure, Outcome};
 use crate::json;
 use crate::pool;
 use crate::terms;
-use coreplane::{EngineChoice, Placement, Store};
+use coreplane::{EngineChoice, Placement, Store, StoreConfig};
 use coreplane_bench::record::{check_value, mix, write_key, write_value};
 use coreplane_bench::{
     EngineTarget, Error, FilterReport, Floor, FloorIndex, OverwriteReport, Plan, Report, Step,
@@ -94,34 +94,43 @@ fn special(name: &str, bench: &Bench, plan: &Plan) -> Outcome {
     Ok(0)
 }
 
-fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
+/// Opens, by `open`, a pool that is written to.
+fn opened(
+    bench: &Bench,
+    open: impl FnOnce(&StoreConfig) -> Result<Store, Failure>,
+) -> Result<Store, Failure> {
     if bench.pool.pool.is_none() && bench.engine != Some(EngineChoice::Model) {
         // Not the default pool: that one is for data.
         let message = "bench needs --pool, a pool to write to, such as /dev/shm/bench.pool";
         return Err(Failure::new(failure::USAGE, message));
     }
+    let config = bench.pool.config().check_reads(bench.check_reads).durability(bench.durability);
+    let config = match bench.engine {
+        Some(engine) => config.engine(engine),
+        None => config,
+    };
+    let store = open(&config)?;
+    pool::refuse_device(&store, config.path())?;
+    Ok(store)
+}
+
+fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     let records = Step::plans(steps, plan).map(|(step, plan)| plan.records_after(step.workload));
     let records = records.max().unwrap_or(0);
     // Each record with its header; twice, so that cleaning does not dominate the measurement.
     let data = records * (plan.key_size + plan.value_size + 48) as u64;
     let size = bench.size.unwrap_or(data * 2 + (256 << 20));
-    let config = bench
-        .pool
-        .config()
-        .size(size)
-        .placement(bench.index)
-        .check_reads(bench.check_reads)
-        .durability(bench.durability);
-    let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
-    let config = bench.geometry.of(config);
-    let config = bench.paths.of(config);
-    let is_there = config.path().exists();
-    let store = config.open_or_create();
-    let store = store.map_err(|error| Failure::of_pool(&error, config.path()))?;
-    pool::warn(&store);
-    pool::refuse_device(&store, config.path())?;
+    let path = bench.pool.path();
+    let is_there = path.exists();
+    let store = opened(bench, |config| {
+        let config = bench.geometry.of(config.clone().size(size).placement(bench.index));
+        let store = bench.paths.of(config).open_or_create();
+        let store = store.map_err(|error| Failure::of_pool(&error, &path))?;
+        pool::warn(&store);
+        Ok(store)
+    })?;
     if is_there && !bench.beside_others {
-        close_if_refused(&store, ownership::check(&store, config.path()))?;
+        close_if_refused(&store, ownership::check(&store, &path))?;
     }
     let engine = store.engine();
     if steps.iter().any(|step| step.workload == Workload::E) && engine.ordered().is_none() {
@@ -174,11 +183,14 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
 /// Opens a loaded pool, reads one record and rewrites it; a line with the time of each, all from the beginning of the
 /// open.
 fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    let config = bench.pool.config().durability(bench.durability).check_reads(bench.check_reads);
     let started = Instant::now();
     let milliseconds = || started.elapsed().as_secs_f64() * 1e3;
-    let store = pool::open(&config)?;
-    let opened = milliseconds();
+    let mut open_ms = 0.0;
+    let store = opened(bench, |config| {
+        let store = pool::open(config)?;
+        open_ms = milliseconds();
+        Ok(store)
+    })?;
     let target = EngineTarget(&**store.engine());
     let number = mix(plan.seed) % plan.records;
     let (mut key, mut value) = (vec![0; plan.key_size], vec![0; plan.value_size]);
@@ -190,7 +202,7 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     let version = checked.map_err(|what| Error::WrongValue { number, what })?;
     let read = milliseconds();
     if !found && !bench.beside_others {
-        close_if_refused(&store, ownership::check(&store, config.path()))?;
+        close_if_refused(&store, ownership::check(&store, &bench.pool.path()))?;
     }
     write_value(number, version + 1, &mut value);
     session.put(&key, &value)?;
@@ -200,7 +212,7 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         let line = json!({
             "phase": "open", "engine": target.name(), "index": store.index(), "threads": 1,
             "operations": 2, "records": plan.records, "misses": u64::from(!found),
-            "open_ms": opened, "first_get_ms": read, "first_put_ms": written,
+            "open_ms": open_ms, "first_get_ms": read, "first_put_ms": written,
         });
         json::write_line(&mut io::stdout().lock(), &line)?;
     } else {
@@ -208,7 +220,7 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         writeln!(
             out,
-            "open             opened after {opened:.2} ms, read{found} after {read:.2} ms, written \
+            "open             opened after {open_ms:.2} ms, read{found} after {read:.2} ms, written \
              after {written:.2} ms"
         )?;
     }
