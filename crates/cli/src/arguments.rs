@@ -90,6 +90,10 @@ pub(crate) enum Command {
     ///
     /// A line is {"key": …, "value": …} and "`expires_at_ms`" (milliseconds since 1970) if the
     /// record expires. What is no UTF-8 is in "`key_hex`" or "`value_hex`" instead.
+    ///
+    /// With --server the records are not of one moment, since clients go on meanwhile: what is written or deleted
+    /// meanwhile may be there or not, and a batch in part. A key may come twice: the later line is the newer one,
+    /// which `load` keeps.
     Dump(Dump),
     /// Check everything in a pool: exit code 0 sound, 1 damaged, 2 unusable.
     ///

@@ -95,7 +95,7 @@ pub(crate) enum Cluster {
     Remove(ClusterChange),
     /// Give the leadership to a node.
     Transfer(ClusterChange),
-    /// Write all records of one moment as JSON lines, as `dump` does of a pool; commands go on meanwhile.
+    /// Write all records of one moment as JSON lines; commands go on meanwhile.
     Backup(ClusterBackup),
     /// Write the records of a backup to a cluster in which there is nothing.
     Restore(ClusterRestore),
