@@ -26,7 +26,8 @@ pub enum Work {
     AddGroup(CopyOptions),
     /// Continue a move of keys that was cut off.
     FinishMoves(CopyOptions),
-    /// Check every record against its checksums, on one device or on all, and heal damage from a peer.
+    /// Check every record against its checksums, on all devices or on those of the group of one, and heal damage
+    /// from a peer.
     Scrub(Option<Position>),
 }
 

@@ -29,7 +29,8 @@ pub(crate) enum Matrix {
 pub(crate) struct Looked {
     #[command(flatten)]
     pub(crate) tended: Tended,
-    /// Only the device at this place, for example g0d1: its records are those that its peers name.
+    /// Only the device at this place, for example g0d1. A scrub checks all devices of its group: what is damaged or
+    /// missing on one is found on another.
     #[arg(long, value_name = "gGdD")]
     pub(crate) device: Option<Position>,
 }
