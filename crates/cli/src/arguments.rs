@@ -10,8 +10,10 @@ pub(crate) use cluster::{
     ReplicaMapKind,
 };
 pub(crate) use matrix::{AddGroup, Looked, Matrix, Replace, Retire, Tended};
-pub(crate) use nbd::{Nbd, NbdGrow, NbdPool, NbdServe};
-pub(crate) use ts::{Http, SeriesBeside, Ts, TsExport, TsGrow, TsImport, TsPool, TsQuery, TsServe};
+pub(crate) use nbd::{Nbd, NbdGrow, NbdPool, NbdServe, NbdVerify};
+pub(crate) use ts::{
+    Http, SeriesBeside, Ts, TsAsked, TsExport, TsGrow, TsImport, TsPool, TsQuery, TsServe,
+};
 
 use crate::failure::Failure;
 use crate::geometry::Geometry;
@@ -22,6 +24,7 @@ use coreplane::{
     WritePath,
 };
 use coreplane_bench::{Jitter, MapWork, Plan, Refill, Sweep};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -161,8 +164,27 @@ impl Behind {
     }
 }
 
+/// A store, of a command that can answer in JSON.
 #[derive(Debug, Args)]
 pub(crate) struct Pool {
+    #[command(flatten)]
+    pub(crate) place: PoolPlace,
+    /// Answer in JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Deref for Pool {
+    type Target = PoolPlace;
+
+    fn deref(&self) -> &PoolPlace {
+        &self.place
+    }
+}
+
+/// Where a store is, and how it is opened.
+#[derive(Debug, Args)]
+pub(crate) struct PoolPlace {
     /// The file of the pool, or the directory of a matrix [default: coreplane/default.pool in the
     /// user's data directory].
     #[arg(long, value_name = "PATH")]
@@ -178,9 +200,6 @@ pub(crate) struct Pool {
     /// is left out as if it had failed; 0: for ever.
     #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = MATRIX)]
     pub(crate) answers_within: u64,
-    /// Answer in JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// What a pool is made with.
@@ -234,9 +253,7 @@ pub(crate) struct Paths {
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
-    pub(crate) pool: Pool,
-    #[command(flatten)]
-    pub(crate) behind: Behind,
+    pub(crate) tended: Tended,
     /// Give up what is damaged, so that the rest can be used, and say what is lost: of a pool of scmkv or bptree that
     /// nobody has open, and of one of list or cow-tree whose file was cut short.
     #[arg(long, conflicts_with = "server")]
@@ -246,7 +263,7 @@ pub(crate) struct Verify {
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
-    pub(crate) pool: Pool,
+    pub(crate) pool: PoolPlace,
     #[command(flatten)]
     pub(crate) new: NewPool,
     #[command(flatten)]
@@ -370,9 +387,7 @@ pub(crate) struct Del {
 #[derive(Debug, Args)]
 pub(crate) struct Scan {
     #[command(flatten)]
-    pub(crate) pool: Pool,
-    #[command(flatten)]
-    pub(crate) behind: Behind,
+    pub(crate) tended: Tended,
     /// Only keys that begin so.
     #[arg(long)]
     pub(crate) prefix: Option<String>,
@@ -406,9 +421,7 @@ pub(crate) struct Load {
 #[derive(Debug, Args)]
 pub(crate) struct Dump {
     #[command(flatten)]
-    pub(crate) pool: Pool,
-    #[command(flatten)]
-    pub(crate) behind: Behind,
+    pub(crate) tended: Tended,
     /// Where to write; a file is made or replaced when all is written [default: the standard output].
     pub(crate) output: Option<PathBuf>,
 }
@@ -416,9 +429,7 @@ pub(crate) struct Dump {
 #[derive(Debug, Args)]
 pub(crate) struct Grow {
     #[command(flatten)]
-    pub(crate) pool: Pool,
-    #[command(flatten)]
-    pub(crate) behind: Behind,
+    pub(crate) tended: Tended,
     /// Bytes that the pool, or each device of the matrix, shall have at least: nothing is ever made smaller.
     #[arg(long, value_parser = terms::size)]
     pub(crate) size: u64,

@@ -1,13 +1,13 @@
 //! The store that a command line names.
 
-use crate::arguments::{NewPool, Paths, Pool};
+use crate::arguments::{NewPool, Paths, PoolPlace};
 use crate::failure::Failure;
 use crate::terms;
 use coreplane::admin::Position;
 use coreplane::{Store, StoreConfig};
 use std::path::{Path, PathBuf};
 
-impl Pool {
+impl PoolPlace {
     /// The path of the store.
     pub(crate) fn path(&self) -> PathBuf {
         self.pool.clone().unwrap_or_else(terms::default_pool)
@@ -96,7 +96,7 @@ impl Paths {
 
 impl NewPool {
     /// The configuration for opening `pool`, or for creating it if it does not exist.
-    pub(crate) fn config(&self, pool: &Pool) -> StoreConfig {
+    pub(crate) fn config(&self, pool: &PoolPlace) -> StoreConfig {
         let config = pool.config().size(self.size).placement(self.index);
         let config = self.geometry.of(config);
         let config = match self.engine {

@@ -305,6 +305,87 @@ fn a_node_refuses_what_it_would_not_heed() -> Outcome<()> {
     Ok(())
 }
 
+/// Options that would have no effect.
+#[test]
+fn options_that_would_not_be_heeded_are_refused() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.pool("pool")?;
+    // A server that took the option would end nevertheless.
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let port = &*taken.local_addr()?.port().to_string();
+    let serve = ["serve", "--port", port];
+    for option in [
+        &["--http-bind", "127.0.0.1"][..],
+        &["--http-user", "me"],
+        &["--http-threads", "1"],
+        &["--opentsdb-database", "d"],
+        &["--ts-size", "32MiB"],
+        &["--ts-sets", "1"],
+        &["--ts-pool", "somewhere"],
+    ] {
+        pool.says(64, &["--http-port"], &[&serve[..], option].concat())?;
+    }
+    for option in [
+        &["--replica-map", "wal"][..],
+        &["--cluster-tick", "10ms"],
+        &["--follower-age-max", "1s"],
+        &["--redirect"],
+    ] {
+        pool.says(64, &["--cluster-id"], &[&serve[..], option].concat())?;
+    }
+    // Servers answer with one line, and an export is no JSON.
+    let commands: [&[&str]; 4] = [
+        &serve,
+        &["ts", "serve", "--http-port", port],
+        &["nbd", "serve", "--port", port],
+        &["ts", "export"],
+    ];
+    for command in commands {
+        pool.says(64, &["'--json'"], &[command, &["--json"]].concat())?;
+    }
+    assert!(!pool.is_there()?);
+    // A server has one store, and it is that store which is asked.
+    let device = ["matrix", "replace", "--device", "g0d0"];
+    let commands: [&[&str]; 8] = [
+        &["info"],
+        &["stats"],
+        &["verify"],
+        &["dump"],
+        &["scan"],
+        &["grow", "--size", "64MiB"],
+        &["matrix", "status"],
+        &device,
+    ];
+    for command in commands {
+        let both = [command, &["--server", "127.0.0.1:1"]].concat();
+        pool.says(64, &["cannot be used with"], &both)?;
+        expect(5, &both)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn growth_is_told_in_json() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let (series, disk) = (place.argument("series")?, place.argument("disk")?);
+    let grown = |command: &str, pool: &str| -> Outcome<serde_json::Value> {
+        let grow = [command, "grow", "--json", "--size", "64MiB", "--pool", pool];
+        Ok(serde_json::from_str(&expect(0, &grow)?)?)
+    };
+    let made = ["ts", "serve", "--http-port", "0", "--size", "32MiB", "--sets", "2"];
+    session::Served::start_as(&made, Stdio::null(), &["--pool", &series])?.terminate()?;
+    let told = grown("ts", &series)?;
+    let stats = expect(0, &["ts", "stats", "--json", "--pool", &series])?;
+    let stats: serde_json::Value = serde_json::from_str(&stats)?;
+    assert!(stats["total_bytes"].as_u64() > Some(64 << 20), "{stats}");
+    assert_eq!(told, serde_json::json!({"pool": series, "total_bytes": stats["total_bytes"]}));
+    let made = ["nbd", "serve", "--port", "0", "--size", "32MiB", "--queues", "2"];
+    session::Served::start_as(&made, Stdio::null(), &["--pool", &disk])?.terminate()?;
+    let told = grown("nbd", &disk)?;
+    assert_eq!(told, serde_json::json!({"pool": disk, "bytes": 64 << 20}));
+    Ok(())
+}
+
 #[test]
 fn a_server_for_nobody_is_refused() -> Outcome<()> {
     let place = Place::in_memory()?;

@@ -40,17 +40,30 @@ pub(crate) struct ClusterNode {
         long,
         value_name = "list|cow-tree|wal|wal-pool",
         default_value = "list",
-        value_parser = map_kind
+        value_parser = map_kind,
+        requires = "cluster_id"
     )]
     pub(crate) replica_map: ReplicaMapKind,
     /// Tell clients where the leader is (`MOVED`, for clients of a Redis cluster) instead of passing their commands on.
     #[arg(long, requires = "cluster_id")]
     pub(crate) redirect: bool,
     /// Clients that say READONLY are shown what a follower has, unless that may be older: then the leader answers.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = terms::duration)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = terms::duration,
+        requires = "cluster_id"
+    )]
     pub(crate) follower_age_max: Duration,
     /// A tenth of the time after which a node that hears no leader stands for election, at least.
-    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = terms::duration)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "25ms",
+        value_parser = terms::duration,
+        requires = "cluster_id"
+    )]
     pub(crate) cluster_tick: Duration,
 }
 

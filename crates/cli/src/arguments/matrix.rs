@@ -37,6 +37,7 @@ pub(crate) struct Looked {
 
 /// A store, at its place or behind a server.
 #[derive(Debug, Args)]
+#[command(mut_arg("server", |server| server.conflicts_with("pool")))]
 pub(crate) struct Tended {
     #[command(flatten)]
     pub(crate) pool: Pool,

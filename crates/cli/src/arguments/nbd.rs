@@ -12,7 +12,7 @@ pub(crate) enum Nbd {
     /// Serve a disk; one that is not there is made first.
     Serve(NbdServe),
     /// Read the whole disk and hold it against its checksums: exit code 0 sound, 1 damaged, 2 unusable.
-    Verify(NbdPool),
+    Verify(NbdVerify),
     /// Make the disk larger. What was cut off goes on with the same command.
     Grow(NbdGrow),
 }
@@ -26,6 +26,12 @@ pub(crate) struct NbdPool {
     /// The medium: auto, file, dax, emulated:PROFILE[,KEY=VALUE...] (none, optane, pcm, stt-ram, nv-cmm).
     #[arg(long, default_value = "auto")]
     pub(crate) media: MediaChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NbdVerify {
+    #[command(flatten)]
+    pub(crate) pool: NbdPool,
     /// Answer in JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -35,6 +41,9 @@ pub(crate) struct NbdPool {
 pub(crate) struct NbdGrow {
     #[command(flatten)]
     pub(crate) pool: NbdPool,
+    /// Answer in JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Bytes of the disk, for example 8GiB.
     #[arg(long, value_parser = terms::size)]
     pub(crate) size: u64,

@@ -2,7 +2,7 @@
 
 use crate::scrub::PERCENT;
 use crate::terms;
-use clap::{ArgAction, Args, Subcommand, value_parser};
+use clap::{Arg, ArgAction, Args, Subcommand, value_parser};
 use coreplane::MediaChoice;
 use coreplane_tio::Policy;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ pub(crate) enum Ts {
     /// Write the points of a database as line protocol, or all of a store: its backup.
     Export(TsExport),
     /// Show the counters of a store.
-    Stats(TsPool),
+    Stats(TsAsked),
     /// Read all chunks and hold them against their checksums: exit code 0 sound, 1 damaged, 2 unusable.
-    Verify(TsPool),
+    Verify(TsAsked),
     /// Make each pool of the store larger. What was cut off goes on with the same command.
     Grow(TsGrow),
 }
@@ -35,6 +35,13 @@ pub(crate) struct TsPool {
     /// The medium: auto, file, dax, emulated:PROFILE[,KEY=VALUE...] (none, optane, pcm, stt-ram, nv-cmm).
     #[arg(long, default_value = "auto")]
     pub(crate) media: MediaChoice,
+}
+
+/// A store that is asked about.
+#[derive(Debug, Args)]
+pub(crate) struct TsAsked {
+    #[command(flatten)]
+    pub(crate) pool: TsPool,
     /// Answer in JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -44,6 +51,9 @@ pub(crate) struct TsPool {
 pub(crate) struct TsGrow {
     #[command(flatten)]
     pub(crate) pool: TsPool,
+    /// Answer in JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Bytes that each pool shall have, for example 8GiB.
     #[arg(long, value_parser = terms::size)]
     pub(crate) size: u64,
@@ -137,6 +147,7 @@ pub(crate) struct TsServe {
 
 /// Time series beside a pool that is served to Redis clients, with the same password.
 #[derive(Debug, Args)]
+#[command(mut_args(of_series))]
 pub(crate) struct SeriesBeside {
     /// Serve time series, too, on this TCP port, over HTTP as InfluxDB 1.x and OpenTSDB do; 0 for any free one.
     #[arg(long)]
@@ -144,7 +155,7 @@ pub(crate) struct SeriesBeside {
     #[command(flatten)]
     pub(crate) http: Http,
     /// The directory of the pools of time series [default: that of --pool, with .ts behind it].
-    #[arg(long, value_name = "DIR", requires = "http_port")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) ts_pool: Option<PathBuf>,
     /// Queue sets of time series that are made, each with a pool of its own.
     #[arg(long, default_value_t = 4, value_name = "COUNT")]
@@ -170,6 +181,13 @@ pub(crate) struct SeriesBeside {
     /// Bytes of DRAM that last values of series may take, which are kept once they were asked for; 0: none are kept.
     #[arg(long, default_value = "128MiB", value_parser = terms::size, value_name = "SIZE")]
     pub(crate) ts_last_memory_max: u64,
+}
+
+/// The options of time series have no effect without the port on which they are served.
+fn of_series(option: Arg) -> Arg {
+    let id = option.get_id().as_str();
+    let is_one = ["http_", "opentsdb_", "ts_"].iter().any(|start| id.starts_with(start));
+    if is_one && id != "http_port" { option.requires("http_port") } else { option }
 }
 
 #[derive(Debug, Args)]
@@ -212,6 +230,9 @@ pub(crate) struct TsQuery {
 pub(crate) struct TsImport {
     #[command(flatten)]
     pub(crate) pool: TsPool,
+    /// Answer in JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The database, which is made if it is not there [default: what headings of the text say, as InfluxDB's exports have
     /// them; their statements are run, too].
     #[arg(long)]

@@ -56,22 +56,22 @@ pub(crate) fn stats(tended: &Tended) -> Outcome {
 }
 
 pub(crate) fn grow(grow: &Grow) -> Outcome {
-    if let Some(server) = Asked::connect(&grow.behind)? {
+    if let Some(server) = Asked::connect(&grow.tended.behind)? {
         let words = ["STORE".to_owned(), "GROW".to_owned(), grow.size.to_string()];
         return tell_grown(grow, &remote::work(server, &words)?);
     }
-    if grow.pool.path().is_dir() {
+    if grow.tended.pool.path().is_dir() {
         return grow_matrix(grow);
     }
-    if let Some(map) = node_pool::open(&grow.pool, false) {
-        let (map, path) = (map?, grow.pool.path());
+    if let Some(map) = node_pool::open(&grow.tended.pool, false) {
+        let (map, path) = (map?, grow.tended.pool.path());
         let before = map.stats().pool_bytes;
         let grown = map.grow(grow.size);
         let after = map.stats().pool_bytes;
         map.close().and(grown).map_err(|error| Failure::of_pool(&error, &path))?;
         return tell_grown(grow, &growth(grow, before, after));
     }
-    let store = grow.pool.open()?;
+    let store = grow.tended.pool.open()?;
     let before = store.engine().stats().pool_bytes;
     let grown = store.grow(grow.size);
     let after = store.engine().stats().pool_bytes;
@@ -82,7 +82,7 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
 
 /// The bytes before and after a growth.
 fn growth(grow: &Grow, before: u64, after: u64) -> Value {
-    let pool = grow.pool.path().display().to_string();
+    let pool = grow.tended.pool.path().display().to_string();
     json!({"pool": pool, "bytes_before": before, "pool_bytes": after})
 }
 
@@ -94,19 +94,19 @@ fn tell_grown(grow: &Grow, growth: &Value) -> Outcome {
             "coreplane: it has {size} already: nothing was done, and nothing is ever made smaller"
         );
     }
-    tell(growth, grow.pool.json)
+    tell(growth, grow.tended.pool.json)
 }
 
 /// Grows each device of a matrix.
 fn grow_matrix(grow: &Grow) -> Outcome {
     let bytes = || -> Result<u64, Failure> {
-        let store = grow.pool.look()?;
+        let store = grow.tended.pool.look()?;
         let bytes = store.engine().stats().pool_bytes;
         store.close()?;
         Ok(bytes)
     };
     let before = bytes()?;
-    let config = grow.pool.config().background(false);
+    let config = grow.tended.pool.config().background(false);
     config.grow_devices(grow.size).map_err(|error| Failure::of_pool(&error, config.path()))?;
     tell_grown(grow, &growth(grow, before, bytes()?))
 }

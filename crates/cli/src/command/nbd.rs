@@ -3,7 +3,7 @@
 mod export;
 mod scrub;
 
-use crate::arguments::{Nbd, NbdGrow, NbdPool, NbdServe};
+use crate::arguments::{Nbd, NbdGrow, NbdPool, NbdServe, NbdVerify};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
 use crate::progress::Bar;
 use crate::terms;
@@ -27,7 +27,7 @@ const PORT: u16 = 10809;
 pub(crate) fn run(nbd: &Nbd) -> Outcome {
     match nbd {
         Nbd::Serve(serve) => self::serve(serve),
-        Nbd::Verify(pool) => verify(pool),
+        Nbd::Verify(verify) => self::verify(verify),
         Nbd::Grow(grow) => self::grow(grow),
     }
 }
@@ -166,7 +166,7 @@ fn of_unreadable_map(sectors: &Range<u64>) -> String {
     )
 }
 
-fn verify(pool: &NbdPool) -> Outcome {
+fn verify(NbdVerify { pool, json }: &NbdVerify) -> Outcome {
     let disk = open(pool)?;
     let bar = Bar::new("verify", 0, false);
     let found = disk.verify(&mut |done, total| {
@@ -179,7 +179,7 @@ fn verify(pool: &NbdPool) -> Outcome {
     })?;
     let (sectors, damaged, names) = (found.sectors, &found.damaged, &found.names);
     let mut out = io::stdout().lock();
-    if pool.json {
+    if *json {
         let repaired = found.repaired;
         let sound = found.is_sound();
         let told = json!({
@@ -212,11 +212,19 @@ fn verify(pool: &NbdPool) -> Outcome {
 }
 
 fn grow(grow: &NbdGrow) -> Outcome {
-    let NbdPool { pool, media, .. } = &grow.pool;
+    let NbdPool { pool, media } = &grow.pool;
     let disk = open(&grow.pool)?;
     warn_of_unnamed(&disk);
     disk.grow(media, grow.size).map_err(|error| failure_of(&error, pool))?;
     let disk = open(&grow.pool)?;
-    writeln!(io::stdout(), "{} has {} now", pool.display(), terms::human(disk.len()))?;
+    if grow.json {
+        writeln!(
+            io::stdout(),
+            "{}",
+            json!({ "pool": pool.display().to_string(), "bytes": disk.len() })
+        )?;
+    } else {
+        writeln!(io::stdout(), "{} has {} now", pool.display(), terms::human(disk.len()))?;
+    }
     Ok(0)
 }

@@ -15,10 +15,10 @@ const AT_A_TIME: u64 = 1024;
 pub(crate) fn run(scan: &Scan) -> Outcome {
     let within = Within::of(scan)?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let done = if let Some(server) = Asked::connect(&scan.behind)? {
+    let done = if let Some(server) = Asked::connect(&scan.tended.behind)? {
         by_server(scan, &within, server, &mut out)
     } else {
-        let store = scan.pool.look()?;
+        let store = scan.tended.pool.look()?;
         let engine = &**store.engine();
         let done = match engine.ordered() {
             Some(ordered) => in_order(scan, &within, ordered, &mut out),
@@ -140,7 +140,7 @@ fn by_server(
 }
 
 fn show(scan: &Scan, entry: &Entry<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    if scan.pool.json {
+    if scan.tended.pool.json {
         return json::write_line(out, &scan.notation.entry(entry, scan.keys_only));
     }
     write!(out, "{}", scan.notation.shown(entry.key))?;

@@ -108,10 +108,10 @@ fn dump_by_server(dump: &Dump, mut server: Asked) -> Outcome {
 }
 
 pub(crate) fn dump(dump: &Dump) -> Outcome {
-    if let Some(server) = Asked::connect(&dump.behind)? {
+    if let Some(server) = Asked::connect(&dump.tended.behind)? {
         return dump_by_server(dump, server);
     }
-    let store = dump.pool.look()?;
+    let store = dump.tended.pool.look()?;
     let mut out = Output::to(dump.output.as_deref())?;
     let bar = Bar::new("dump", store.engine().len()?, false);
     // A dump of a device saves the records of a matrix: the device's own records are of no use elsewhere.

@@ -6,7 +6,7 @@ mod lines;
 mod query;
 mod scrub;
 
-use crate::arguments::{Http, Serve, Ts, TsGrow, TsPool, TsServe};
+use crate::arguments::{Http, Serve, Ts, TsAsked, TsGrow, TsPool, TsServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
 use crate::progress::Bar;
 use crate::scrub::Scrub;
@@ -35,8 +35,8 @@ pub(crate) fn run(ts: &Ts) -> Outcome {
         Ts::Query(query) => query::run(query),
         Ts::Import(import) => import::import(import),
         Ts::Export(export) => export::export(export),
-        Ts::Stats(pool) => stats(pool),
-        Ts::Verify(pool) => verify(pool),
+        Ts::Stats(asked) => stats(asked),
+        Ts::Verify(asked) => verify(asked),
         Ts::Grow(grow) => self::grow(grow),
     }
 }
@@ -290,7 +290,7 @@ fn serve(serve: &TsServe) -> Outcome {
     Ok(0)
 }
 
-fn stats(pool: &TsPool) -> Outcome {
+fn stats(TsAsked { pool, json }: &TsAsked) -> Outcome {
     let store = open(pool)?;
     let stats = store.stats();
     let mut out = io::stdout().lock();
@@ -306,7 +306,7 @@ fn stats(pool: &TsPool) -> Outcome {
         ("total_bytes", stats.total_bytes),
     ];
     let sets: Vec<_> = store.loads();
-    if pool.json {
+    if *json {
         let mut told: serde_json::Map<_, _> =
             figures.iter().map(|(name, figure)| ((*name).to_owned(), json!(figure))).collect();
         told.insert("databases".to_owned(), json!(names_of(&store)));
@@ -326,7 +326,7 @@ fn names_of(store: &Store) -> Vec<String> {
     store.databases().iter().map(ToString::to_string).collect()
 }
 
-fn verify(pool: &TsPool) -> Outcome {
+fn verify(TsAsked { pool, json }: &TsAsked) -> Outcome {
     // The verdict has the damage of the open, too.
     let store = find(&pool.pool, &pool.media)?;
     let bar = Bar::new("verify", 0, false);
@@ -338,7 +338,7 @@ fn verify(pool: &TsPool) -> Outcome {
     let is_sound = found.is_sound();
     let (chunks, points, damage) = (found.chunks, found.points, &found.damage);
     let mut out = io::stdout().lock();
-    if pool.json {
+    if *json {
         let told =
             json!({ "sound": is_sound, "chunks": chunks, "points": points, "damage": damage });
         writeln!(out, "{told}")?;
@@ -356,7 +356,15 @@ fn grow(grow: &TsGrow) -> Outcome {
     let path = &grow.pool.pool;
     let store = open(&grow.pool)?;
     store.grow(grow.size).map_err(|error| failure_of(&error, path))?;
-    let total = terms::human(store.stats().total_bytes);
-    writeln!(io::stdout(), "{} has {total} now", path.display())?;
+    let total = store.stats().total_bytes;
+    if grow.json {
+        writeln!(
+            io::stdout(),
+            "{}",
+            json!({ "pool": path.display().to_string(), "total_bytes": total })
+        )?;
+    } else {
+        writeln!(io::stdout(), "{} has {} now", path.display(), terms::human(total))?;
+    }
     Ok(0)
 }

@@ -20,11 +20,11 @@ const FILL_NODE: &str = "remove the pool and start the node: the others fill a n
                          a cluster of one needs a backup";
 
 pub(crate) fn run(verify: &Verify) -> Outcome {
-    let pool = &verify.pool;
+    let pool = &verify.tended.pool;
     if verify.repair {
         return repair(pool);
     }
-    let Some(mut server) = Asked::connect(&verify.behind)? else { return check(pool) };
+    let Some(mut server) = Asked::connect(&verify.tended.behind)? else { return check(pool) };
     let engine = remote::told(&mut server, &["STORE", "STATUS"])?["engine"].clone();
     let verdict = remote::work(server, &["STORE".to_owned(), "VERIFY".to_owned()])?;
     show(&verdict, pool.json, || failure::way_out_of(engine.as_str().unwrap_or_default()))

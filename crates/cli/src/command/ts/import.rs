@@ -221,7 +221,7 @@ pub(super) fn import(import: &TsImport) -> Outcome {
         }
     }
     let Imported { written, refused, .. } = imported;
-    if import.pool.json {
+    if import.json {
         writeln!(io::stdout(), "{{\"written\":{written},\"refused\":{refused}}}")?;
     } else {
         writeln!(io::stdout(), "{written} points written, {refused} refused")?;
