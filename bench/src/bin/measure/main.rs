@@ -41,6 +41,7 @@ mod sector;
 mod series;
 mod server;
 mod server_process;
+mod span;
 mod table;
 
 use std::path::{Path, PathBuf};

@@ -16,6 +16,7 @@ use super::client::Client;
 use super::wire::{self, Head};
 use crate::Outcome;
 use crate::sector::{SECTOR, Sectors};
+use crate::span::Span;
 
 /// How a disk is reached.
 #[derive(Debug, Clone)]
@@ -220,11 +221,12 @@ pub(super) fn run(access: &Access, load: &Load, sectors: &Sectors) -> Outcome<Do
             }
         }
     }
-    let (count, begin) = (ways.len() as u64, Barrier::new(ways.len() + 1));
-    let worker = |number: u64, way: &mut Way| -> Outcome<(Histogram<u64>, Instant)> {
+    let (count, begin) = (ways.len() as u64, Barrier::new(ways.len()));
+    let worker = |number: u64, way: &mut Way| -> Outcome<(Histogram<u64>, Span)> {
         let share = sectors.len() * number / count..sectors.len() * (number + 1) / count;
         begin.wait();
-        let end = Instant::now() + load.time;
+        let begun = Instant::now();
+        let end = begun + load.time;
         let state = (load.seed << 32 | number << 8 | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let (at, is_random) = (share.start, load.work.is_random());
         let mut draw = Draw { share, state, at, is_random, end };
@@ -232,23 +234,20 @@ pub(super) fn run(access: &Access, load: &Load, sectors: &Sectors) -> Outcome<Do
             Way::Socket(client) => converse(client, load, sectors, &mut draw)?,
             Way::Device(device) => call(device, load, sectors, &mut draw)?,
         };
-        Ok((times, Instant::now()))
+        Ok((times, Span::since(begun)))
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
             .zip(&mut ways)
             .map(|(number, way)| scope.spawn(move || worker(number, way)))
             .collect();
-        begin.wait();
-        let since = Instant::now();
-        let (mut times, mut last) = (Histogram::new(3)?, since);
+        let (mut times, mut spans) = (Histogram::new(3)?, Vec::new());
         for thread in threads {
-            let (some, end) = thread.join().map_err(|_| "a worker has panicked")??;
+            let (some, span) = thread.join().map_err(|_| "a worker has panicked")??;
             times.add(some)?;
-            last = last.max(end);
+            spans.push(span);
         }
-        let seconds = (last - since).as_secs_f64();
-        Ok(Done { per_second: times.len() as f64 / seconds, times })
+        Ok(Done { per_second: times.len() as f64 / Span::seconds_of(spans), times })
     })
 }
 

@@ -18,6 +18,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use crate::sector::{SECTOR, Sectors};
+use crate::span::Span;
 use crate::{Outcome, child};
 
 /// Bytes of a thread's region: an extent.
@@ -193,28 +194,32 @@ impl Cell {
         let writers = self.join(&disk);
         let parts = Sectors::new(self.threads() * self.parts());
         let begin = Barrier::new(writers.len() + 1);
-        let one = |writer: &Writer| -> Outcome<(Histogram<u64>, Instant)> {
+        let one = |writer: &Writer| -> Outcome<(Histogram<u64>, Span)> {
             let filled = self.fill(&disk, writer, &parts);
+            // Once when all have filled, and once when the processor time until then is known.
+            begin.wait();
             begin.wait();
             filled?;
-            Ok((self.work(&disk, writer, &parts)?, Instant::now()))
+            let begun = Instant::now();
+            Ok((self.work(&disk, writer, &parts)?, Span::since(begun)))
         };
         let (mut all, mut by_set) = (Histogram::new(3)?, vec![0_u64; self.partitions as usize]);
         let (seconds, processor) = std::thread::scope(|scope| -> Outcome<_> {
             let threads: Vec<_> = writers.iter().map(|it| (it, scope.spawn(|| one(it)))).collect();
             begin.wait();
-            let (since, before) = (Instant::now(), child::processor_seconds(std::process::id())?);
-            let mut last = since;
+            let before = child::processor_seconds(std::process::id());
+            begin.wait();
+            let (before, mut spans) = (before?, Vec::new());
             for (writer, thread) in threads {
-                let (times, end) = thread.join().map_err(|_| "a thread has panicked")??;
+                let (times, span) = thread.join().map_err(|_| "a thread has panicked")??;
                 if let Some(count) = by_set.get_mut(writer.set) {
                     *count += times.len();
                 }
                 all.add(times)?;
-                last = last.max(end);
+                spans.push(span);
             }
             let used = child::processor_seconds(std::process::id())? - before;
-            Ok(((last - since).as_secs_f64(), used))
+            Ok((Span::seconds_of(spans), used))
         })?;
         writers.iter().try_for_each(|writer| self.verify(&disk, writer, &parts))?;
         let rates: Vec<f64> = disk.loads().iter().map(|load| load.rate).collect();
