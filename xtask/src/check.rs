@@ -1,4 +1,7 @@
 //! `cargo xtask check`: all checks of the source that do not run it.
+//!
+//! The peers, which are no default members, are among it: nothing is linked, so that their foreign libraries need not
+//! be installed.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +19,8 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         tally.leave_out("fmt", "rustfmt is not installed");
     }
     if component(root, "clippy") {
-        let arguments = ["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"];
+        let arguments =
+            ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
         tally.count("clippy", run_cargo(root, &arguments, None));
     } else {
         tally.leave_out("clippy", "clippy is not installed");
@@ -29,7 +33,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         ["check", "--quiet", "--package", "coreplane-pmem", "--target-dir", "target/portable"];
     let unknown = Some(("RUSTFLAGS", "--cfg coreplane_portable -D warnings"));
     tally.count("any processor", run_cargo(root, &arguments, unknown));
-    let arguments = ["doc", "--quiet", "--no-deps"];
+    let arguments = ["doc", "--quiet", "--workspace", "--no-deps"];
     let deny = Some(("RUSTDOCFLAGS", "-D warnings"));
     tally.count("doc", run_cargo(root, &arguments, deny));
     if have("cargo-deny") {

@@ -136,6 +136,8 @@ pub(crate) fn run(
 ) -> Outcome<()> {
     let name = format!("{} sanitizer", sanitizer.name());
     tally.stage(&name);
+    let others = others(root)?.join(", ");
+    tally.leave_out(&format!("{name}: {others}"), "no sanitizer runs their tests");
     let libraries = match libraries(root, sanitizer) {
         Ok(libraries) => libraries,
         Err(why) => {
@@ -168,6 +170,19 @@ pub(crate) fn run(
         tally.leave_out(&format!("{name}: {package}"), "not asked for");
     }
     Ok(())
+}
+
+/// The crates that are not among [`PACKAGES`].
+fn others(root: &Path) -> Outcome<Vec<String>> {
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !PACKAGES.contains(&&*format!("coreplane-{name}")) {
+            others.push(name);
+        }
+    }
+    others.sort();
+    Ok(others)
 }
 
 /// The compilation of the kernels' tests for the thread sanitizer, in the background and in the processors' idle time:
@@ -277,6 +292,13 @@ mod tests {
     fn parsed(words: &[&str]) -> Option<(Sanitizer, Extent)> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         parse(&words).ok()
+    }
+
+    #[test]
+    fn crates_without_a_sanitizer_are_named() {
+        let others = others(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+        let is_named = |name: &str| others.iter().any(|other| other == name);
+        assert!(is_named("mvcc") && is_named("coreplane") && !is_named("pmem"), "{others:?}");
     }
 
     #[test]
