@@ -82,7 +82,7 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
             tally.close()
         }
         "first-steps" => {
-            let left_out = first_steps::run(&root, rest)?;
+            let left_out = first_steps::run(&root, rest, first_steps::Examples::ByCargo)?;
             left_out.iter().for_each(|(section, why)| println!("left out: {section}: {why}"));
             Ok(())
         }

@@ -84,15 +84,9 @@ impl Programs {
 
     /// Adds the programs that a call of `cargo test` builds.
     fn add(&mut self, root: &Path, command: &mut Command, what: &str) -> Outcome<()> {
-        command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
-        command.args(["--features", FEATURE]).current_dir(root);
-        let output = command.stderr(Stdio::inherit()).output()?;
-        if !output.status.success() {
-            return Err(format!("the tests of {what} do not build: {}", output.status).into());
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let built = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-        self.0.extend(built.filter_map(|message| program(&message)));
+        command.args(["--no-run", "--features", FEATURE]).current_dir(root);
+        let built = built(command).map_err(|error| format!("the tests of {what}: {error}"))?;
+        self.0.extend(built.iter().filter_map(program));
         Ok(())
     }
 
@@ -113,7 +107,33 @@ impl FromIterator<((String, String), Program)> for Programs {
     }
 }
 
-/// The program in a message of cargo's.
+/// Runs a command of cargo that builds; its messages, also about what was built before.
+fn built(command: &mut Command) -> Outcome<Vec<serde_json::Value>> {
+    command.args(["--message-format", "json-render-diagnostics"]);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("no build: {}", output.status).into());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// Builds by a command of cargo; the path of the binary `name`, wherever cargo has put it.
+///
+/// # Errors
+/// If cargo fails, or has not built it.
+pub(crate) fn binary(command: &mut Command, name: &str) -> Outcome<PathBuf> {
+    let path = built(command)?.iter().find_map(|message| binary_in(message, name));
+    path.ok_or_else(|| format!("cargo has built no {name}").into())
+}
+
+fn binary_in(message: &serde_json::Value, name: &str) -> Option<PathBuf> {
+    let target = &message["target"];
+    let is_it = target["kind"][0] == "bin" && target["name"] == name;
+    message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
+}
+
+/// The test program in a message of cargo's.
 fn program(message: &serde_json::Value) -> Option<((String, String), Program)> {
     let target = &message["target"];
     let path = message["executable"].as_str()?;
@@ -204,6 +224,10 @@ mod tests {
         assert_eq!((key, found.directory), (of("sim_pool"), PathBuf::from("/work/crates/pmem")));
         assert_eq!(program(&message("lib", true)).unwrap().0, of(UNIT));
         assert!(program(&message("bin", false)).is_none());
+        let path = Some(PathBuf::from("/work/target/sim_pool-1"));
+        assert_eq!(binary_in(&message("bin", false), "sim_pool"), path);
+        assert_eq!(binary_in(&message("test", true), "sim_pool"), None);
+        assert_eq!(binary_in(&message("bin", false), "other"), None);
         assert!(program(&serde_json::json!({"reason": "build-finished"})).is_none());
     }
 }

@@ -106,7 +106,7 @@ fn integration_tests(
 /// The commands of the page for newcomers.
 fn first_steps(root: &Path, tally: &mut Tally) {
     tally.stage("first steps");
-    match page::follow(root, &[], page::Examples::Built) {
+    match page::run(root, &[], page::Examples::Built) {
         Ok(left_out) => {
             left_out.iter().for_each(|(section, why)| tally.leave_out(section, why));
             tally.count("first steps", Ok::<(), String>(()));

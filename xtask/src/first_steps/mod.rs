@@ -44,13 +44,7 @@ pub(crate) enum Examples {
 }
 
 /// `cargo xtask first-steps [--bless]`: the sections that were left out, and why.
-pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, String)>> {
-    build(root)?;
-    follow(root, arguments, Examples::ByCargo)
-}
-
-/// The same, after the tests have built the program.
-pub(crate) fn follow(
+pub(crate) fn run(
     root: &Path,
     arguments: &[String],
     examples: Examples,
@@ -65,6 +59,8 @@ pub(crate) fn follow(
     if examples == Examples::Built && !text.contains(EXAMPLE.0) {
         return Err(format!("{PAGE} does not have the command {}", EXAMPLE.0).into());
     }
+    let program = build(root)?;
+    let programs = program.parent().ok_or("a program without a directory")?;
     let place = Place::new(examples)?;
     for section in sections(&text)? {
         if let Some(client) = missing(&section) {
@@ -72,7 +68,7 @@ pub(crate) fn follow(
             continue;
         }
         println!("{}", section.title);
-        let mut shell = Shell::start(root, &root.join("target/debug"), LIKE_TESTS)?;
+        let mut shell = Shell::start(root, programs, LIKE_TESTS)?;
         for step in section.steps {
             let (answer, code) = place.run(&mut shell, &step.command)?;
             if code != 0 || !is_answer(&step.answer, &answer) {
@@ -93,16 +89,12 @@ pub(crate) fn follow(
     if faults.is_empty() { Ok(left_out) } else { Err(faults.join("\n").into()) }
 }
 
-/// Builds the command; reuses the tests' build, if there is one.
-fn build(root: &Path) -> Outcome<()> {
+/// Builds the command; reuses the tests' build, if there is one. Its path.
+fn build(root: &Path) -> Outcome<PathBuf> {
     let mut build = Command::new(cargo());
     build.arg("build").args(programs::selection()).args(["--bin", "coreplane"]);
-    build.env(LIKE_TESTS.0, LIKE_TESTS.1);
-    if build.current_dir(root).status()?.success() {
-        Ok(())
-    } else {
-        Err("it does not build".into())
-    }
+    build.env(LIKE_TESTS.0, LIKE_TESTS.1).current_dir(root);
+    programs::binary(&mut build, "coreplane")
 }
 
 /// A missing client that this section needs.
