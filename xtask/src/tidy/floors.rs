@@ -5,11 +5,8 @@
 //! a reader sees it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
 
 use super::Finding;
-use crate::Outcome;
 
 const PLAN: &str = "ARCHITECTURE.md";
 const HEADING: [&str; 3] = ["crate", "floor", "may depend on"];
@@ -27,18 +24,9 @@ struct Row {
     may_depend_on: Vec<String>,
 }
 
-/// Reads the packages from cargo.
-pub(super) fn read_packages(root: &Path) -> Outcome<Vec<Package>> {
-    let output = Command::new(crate::cargo())
-        .args(["metadata", "--format-version", "1", "--no-deps"])
-        .current_dir(root)
-        .output()?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into());
-    }
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let packages = metadata["packages"].as_array().ok_or("no packages")?;
-    Ok(packages.iter().map(package).collect())
+/// The packages in the output of `cargo metadata`.
+pub(super) fn packages(metadata: &serde_json::Value) -> Vec<Package> {
+    metadata["packages"].as_array().into_iter().flatten().map(package).collect()
 }
 
 fn package(value: &serde_json::Value) -> Package {

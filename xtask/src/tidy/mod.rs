@@ -19,6 +19,7 @@ mod statements;
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::Outcome;
 use source::Source;
@@ -165,10 +166,22 @@ fn find(root: &Path, tree: &Tree) -> Outcome<Vec<Finding>> {
     length::check(&length::read_allowed(root)?, tree, &mut findings);
     format_lock::check(&format_lock::read_lock(root)?, tree, &mut findings);
     let table = fs::read_to_string(root.join("ARCHITECTURE.md"))?;
-    mutants::check_feature(&mutants::read_metadata(root)?, &mut findings);
+    let metadata = read_metadata(root)?;
+    mutants::check_feature(&metadata, &mut findings);
     mutants::check_names(tree, &mut findings);
-    floors::check(&table, &floors::read_packages(root)?, &mut findings);
+    floors::check(&table, &floors::packages(&metadata), &mut findings);
     Ok(findings)
+}
+
+/// The output of `cargo metadata`.
+fn read_metadata(root: &Path) -> Outcome<serde_json::Value> {
+    let mut command = Command::new(crate::cargo());
+    command.args(["metadata", "--format-version", "1", "--no-deps"]).current_dir(root);
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 #[cfg(test)]

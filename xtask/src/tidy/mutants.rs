@@ -5,11 +5,9 @@
 //! one in the catalogue that is not in the source survives regardless of the tests.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::source::{Source, line_of};
 use super::{Finding, Tree};
-use crate::Outcome;
 use crate::mutants::catalogue;
 
 const FEATURE: &str = "mutants";
@@ -19,15 +17,6 @@ const CATALOGUE: &str = "xtask/src/mutants/catalogue/mod.rs";
 const CALL: &str = "mutant!(";
 /// Files that mention mistakes, and make none.
 const EXCEPT: [&str; 2] = ["crates/pmem/src/mutant.rs", "xtask/"];
-
-/// The output of `cargo metadata`.
-pub(super) fn read_metadata(root: &Path) -> Outcome<serde_json::Value> {
-    let output = std::process::Command::new(crate::cargo())
-        .args(["metadata", "--format-version", "1", "--no-deps"])
-        .current_dir(root)
-        .output()?;
-    Ok(serde_json::from_slice(&output.stdout)?)
-}
 
 /// Finds packages that turn the feature on.
 pub(super) fn check_feature(metadata: &serde_json::Value, findings: &mut Vec<Finding>) {
