@@ -65,7 +65,6 @@ pub(super) fn run(
     let mut command = Command::new(&program.path);
     command
         .args(suite.filters)
-        .envs(suite.variables.iter().copied())
         .env_remove(VARIABLE)
         .envs(mutant.map(|name| (VARIABLE, name)))
         .env("RUST_BACKTRACE", "0")

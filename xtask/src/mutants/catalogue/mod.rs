@@ -19,8 +19,6 @@ pub(crate) struct Suite {
     pub(super) test: &'static str,
     /// Parts of the names of the tests; nothing for all of them.
     pub(super) filters: &'static [&'static str],
-    /// Variables of the environment.
-    pub(super) variables: &'static [(&'static str, &'static str)],
 }
 
 impl Suite {
@@ -32,12 +30,12 @@ impl Suite {
         test: &'static str,
         filters: &'static [&'static str],
     ) -> Self {
-        Self { package, test, filters, variables: &[] }
+        Self { package, test, filters }
     }
 
     /// For people.
     pub(super) fn name(&self) -> String {
-        let Self { package, test, filters, .. } = self;
+        let Self { package, test, filters } = self;
         format!("{package} {test} {}", filters.join(" ")).trim_end().to_owned()
     }
 }
