@@ -2,6 +2,8 @@
 
 use crate::arguments::Behind;
 use crate::failure::{Cause, FAILED, Failure, NO_SPACE, REFUSED, UNUSABLE, USAGE};
+use coreplane::{Entry, Record, UnixMillis, Value};
+use coreplane_engine::Ticket;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -33,6 +35,14 @@ impl Answer {
             _ => None,
         }
     }
+}
+
+/// A record as a server shows it: the time at which it expires is -1 if it has none.
+pub(crate) fn entry<'r>(key: &'r [u8], value: &'r [u8], expires_at: i64) -> Entry<'r> {
+    let expires_at = u64::try_from(expires_at).ok().map(UnixMillis);
+    let value = Value::Whole(value);
+    let record = Record { value, sequence: 0, expires_at, ticket: Ticket::DURABLE };
+    Entry { key, record: Some(record), sequence: 0 }
 }
 
 /// An error with which a server refuses a command.

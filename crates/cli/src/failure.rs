@@ -173,6 +173,11 @@ pub(crate) fn code_of(remedy: Remedy) -> u8 {
     coreplane_server::administration::exit_code(remedy)
 }
 
+/// A failure of the file at `path`.
+pub(crate) fn at(path: &std::path::Path) -> impl Fn(std::io::Error) -> Failure + use<'_> {
+    move |error| Failure::new(FAILED, format!("{}: {error}", path.display()))
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let failure = Self::new(code_of(error.remedy()), error.to_string());

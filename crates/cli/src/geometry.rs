@@ -1,6 +1,7 @@
 //! The sizes of a pool that cannot be changed later.
 
 use crate::arguments::NEW_POOL;
+use crate::pool::with;
 use crate::terms;
 use clap::Args;
 use coreplane::StoreConfig;
@@ -30,7 +31,7 @@ impl Geometry {
 
     /// `config` with the sizes that were given.
     pub(crate) fn of(&self, config: StoreConfig) -> StoreConfig {
-        let config = self.page_size.map_or(config.clone(), |size| config.page_size(size));
-        self.fan_out.map_or(config.clone(), |entries| config.fan_out(entries))
+        let config = with(config, self.page_size, StoreConfig::page_size);
+        with(config, self.fan_out, StoreConfig::fan_out)
     }
 }

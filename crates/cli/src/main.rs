@@ -13,6 +13,7 @@ mod ask;
 mod command;
 mod failure;
 mod geometry;
+mod input;
 mod json;
 mod node_pool;
 mod notation;

@@ -4,7 +4,7 @@
 //! when it is whole and durable. Where there can be none beside it, only a file without content is written in its
 //! place. A pool is not overwritten: its path was meant for `--pool`.
 
-use crate::failure::{FAILED, Failure, REFUSED};
+use crate::failure::{FAILED, Failure, REFUSED, at};
 use coreplane_pmem::pool::sync_directory;
 use coreplane_pmem::{Pool, PoolError};
 use std::fs::File;
@@ -63,10 +63,6 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
-}
-
-fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
-    move |error| Failure::new(FAILED, format!("{}: {error}", path.display()))
 }
 
 /// True for the names of open files of this process, which are no places of files.

@@ -99,13 +99,22 @@ impl NewPool {
     pub(crate) fn config(&self, pool: &PoolPlace) -> StoreConfig {
         let config = pool.config().size(self.size).placement(self.index);
         let config = self.geometry.of(config);
-        let config = match self.engine {
-            Some(engine) => config.engine(engine),
-            None => config,
-        };
-        let config = self.matrix.map_or(config.clone(), |shape| config.matrix(shape));
-        let config = self.ack.map_or(config.clone(), |ack| config.ack(ack));
-        self.prototype.map_or(config.clone(), |prototype| config.prototype(prototype))
+        let config = with(config, self.engine, StoreConfig::engine);
+        let config = with(config, self.matrix, StoreConfig::matrix);
+        let config = with(config, self.ack, StoreConfig::ack);
+        with(config, self.prototype, StoreConfig::prototype)
+    }
+}
+
+/// `config` with this value, if it is given.
+pub(crate) fn with<T>(
+    config: StoreConfig,
+    value: Option<T>,
+    set: fn(StoreConfig, T) -> StoreConfig,
+) -> StoreConfig {
+    match value {
+        Some(value) => set(config, value),
+        None => config,
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct TsGrow {
 }
 
 /// How HTTP is served.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Http {
     /// Addresses to listen on for HTTP.
     #[arg(long, default_value = "127.0.0.1", value_delimiter = ',', value_name = "ADDRESS")]

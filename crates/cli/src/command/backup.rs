@@ -2,24 +2,18 @@
 
 use super::cluster::ask_leader;
 use crate::arguments::{Behind, ClusterBackup, ClusterRestore};
-use crate::ask::{Answer, Asked};
-use crate::failure::{FAILED, Failure, Outcome, REFUSED};
+use crate::ask::{self, Answer, Asked};
+use crate::failure::{Failure, Outcome, REFUSED};
+use crate::input::input;
 use crate::json;
 use crate::output::Output;
-use coreplane::{Record, UnixMillis, Value};
-use coreplane_engine::{Entry, Ticket};
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
+use coreplane::UnixMillis;
+use std::io::{self, BufRead, Write};
 
 /// Records that are written together.
 const AT_ONCE: usize = 200;
 /// And their bytes.
 const BYTES_AT_ONCE: usize = 4 << 20;
-
-fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
-    move |error| Failure::new(FAILED, format!("{}: {error}", path.display()))
-}
 
 /// Pins a state at the leader: the connection, and the number of the pin. It contains everything acknowledged before.
 fn pin(behind: &Behind) -> Result<(Asked, Vec<u8>), Failure> {
@@ -61,16 +55,11 @@ pub(super) fn write(backup: &ClusterBackup) -> Outcome {
             return Err(asked.failed(&"half a record"));
         }
         for [key, value, expires_at] in records {
-            let (Some(key), Some(value)) = (key.bytes(), value.bytes()) else {
+            let (Answer::Bytes(key), Answer::Bytes(value)) = (key, value) else {
                 return Err(asked.failed(&"a record without a key or a value"));
             };
-            let expires_at = match expires_at {
-                Answer::Number(at) => u64::try_from(*at).ok().map(UnixMillis),
-                _ => None,
-            };
-            let (value, ticket) = (Value::Whole(value), Ticket::DURABLE);
-            let record = Some(Record { value, sequence: 0, expires_at, ticket });
-            json::write_line(&mut out, &json::entry(&Entry { key, record, sequence: 0 }, false))?;
+            let at = if let Answer::Number(at) = expires_at { *at } else { -1 };
+            json::write_line(&mut out, &json::entry(&ask::entry(key, value, at), false))?;
         }
         match next.bytes() {
             Some(key) => start = key.to_vec(),
@@ -104,10 +93,7 @@ impl Group {
 }
 
 pub(super) fn restore(restore: &ClusterRestore) -> Outcome {
-    let input: Box<dyn BufRead> = match &restore.input {
-        Some(path) => Box::new(BufReader::new(File::open(path).map_err(at(path))?)),
-        None => Box::new(io::stdin().lock()),
-    };
+    let (input, _) = input(restore.input.as_deref())?;
     let (mut asked, count) = ask_leader(&restore.behind, &["DBSIZE"])?;
     if count != Answer::Number(0) {
         let message = "there are records in the cluster; a backup is restored to an empty one";

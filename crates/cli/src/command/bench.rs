@@ -105,10 +105,7 @@ fn opened(
         return Err(Failure::new(failure::USAGE, message));
     }
     let config = bench.pool.config().check_reads(bench.check_reads).durability(bench.durability);
-    let config = match bench.engine {
-        Some(engine) => config.engine(engine),
-        None => config,
-    };
+    let config = pool::with(config, bench.engine, StoreConfig::engine);
     let store = open(&config)?;
     pool::refuse_device(&store, config.path())?;
     Ok(store)

@@ -1,12 +1,12 @@
 //! Listing of records, in the order of their keys where the engine has one.
 
 use crate::arguments::Scan;
-use crate::ask::{Answer, Asked};
+use crate::ask::{self, Answer, Asked};
 use crate::command::records::each_record;
 use crate::failure::{Failure, Outcome, REFUSED};
 use crate::json;
-use coreplane::{Entry, Record, UnixMillis, Value};
-use coreplane_engine::{Ordered, StorageEngine, Ticket, end_of_prefix};
+use coreplane::Entry;
+use coreplane_engine::{Ordered, StorageEngine, end_of_prefix};
 use std::io::{self, BufWriter, Write};
 
 /// Records that are requested from a server at a time.
@@ -127,10 +127,7 @@ fn by_server(
                 }
                 _ => return Err(strange()),
             };
-            let expires_at = u64::try_from(*at).ok().map(UnixMillis);
-            let value = Value::Whole(value);
-            let record = Record { value, sequence: 0, expires_at, ticket: Ticket::DURABLE };
-            show(scan, &Entry { key, record: Some(record), sequence: 0 }, out)?;
+            show(scan, &ask::entry(key, value, *at), out)?;
             left -= 1;
         }
         let Some(next) = next.bytes() else { return Ok(()) };

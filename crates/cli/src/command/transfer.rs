@@ -1,37 +1,25 @@
 //! All records at once: load, dump.
 
 use crate::arguments::{Dump, Load};
-use crate::ask::{Answer, Asked};
+use crate::ask::{self, Answer, Asked};
 use crate::command::records::each_record;
 use crate::failure::{self, Failure, Outcome};
+use crate::input::input;
 use crate::json;
 use crate::output::Output;
 use crate::pool;
 use crate::progress::Bar;
+use coreplane::WriteOptions;
 use coreplane::admin::check_key;
-use coreplane::{Entry, Record, UnixMillis, Value, WriteOptions};
-use coreplane_engine::{StorageEngine, Ticket};
+use coreplane_engine::StorageEngine;
 use serde_json::json;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
+use std::io::{self, BufRead, Write};
 
 /// Records that are requested from a server at a time.
 const AT_A_TIME: &[u8] = b"256";
 
-fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
-    move |error| Failure::new(failure::FAILED, format!("{}: {error}", path.display()))
-}
-
 pub(crate) fn load(load: &Load) -> Outcome {
-    let (input, total): (Box<dyn BufRead>, u64) = match &load.input {
-        Some(path) => {
-            let file = File::open(path).map_err(at(path))?;
-            let total = file.metadata().map_err(at(path))?.len();
-            (Box::new(BufReader::new(file)), total)
-        }
-        None => (Box::new(io::stdin().lock()), 0),
-    };
+    let (input, total) = input(load.input.as_deref())?;
     let store = pool::open(&load.pool.config())?;
     pool::refuse_device(&store, &load.pool.path())?;
     let bar = Bar::new("load", total, total > 0);
@@ -91,11 +79,7 @@ fn dump_by_server(dump: &Dump, mut server: Asked) -> Outcome {
             let [Answer::Bytes(key), Answer::Bytes(value), Answer::Number(at)] = record else {
                 return Err(strange());
             };
-            let expires_at = u64::try_from(*at).ok().map(UnixMillis);
-            let value = Value::Whole(value);
-            let record = Record { value, sequence: 0, expires_at, ticket: Ticket::DURABLE };
-            let entry = Entry { key, record: Some(record), sequence: 0 };
-            json::write_line(&mut out, &json::entry(&entry, false))?;
+            json::write_line(&mut out, &json::entry(&ask::entry(key, value, *at), false))?;
             bar.advance(1);
         }
         if next == b"0" {

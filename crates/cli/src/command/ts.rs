@@ -6,7 +6,7 @@ mod lines;
 mod query;
 mod scrub;
 
-use crate::arguments::{Http, Serve, Ts, TsAsked, TsGrow, TsPool, TsServe};
+use crate::arguments::{Serve, Ts, TsAsked, TsGrow, TsPool, TsServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
 use crate::progress::Bar;
 use crate::scrub::Scrub;
@@ -88,22 +88,6 @@ fn open(pool: &TsPool) -> Result<Store, Failure> {
     open_there(&pool.pool, &pool.media)
 }
 
-/// The parameters of a server of time series.
-struct Service<'s> {
-    path: PathBuf,
-    options: Options,
-    port: u16,
-    http: &'s Http,
-    password: Option<String>,
-    is_protected: bool,
-    /// Hundredths of a core that the scrub takes at most; 0 for none.
-    scrub_percent: u8,
-    /// The listening sockets, if they are bound already.
-    listeners: Option<Vec<TcpListener>>,
-    /// Threads that read for a query; 0: one for each core.
-    query_threads: usize,
-}
-
 /// A server of time series, which ends in an orderly way when it is dropped.
 pub(crate) struct Served {
     server: Option<Server>,
@@ -153,47 +137,60 @@ fn refused(error: coreplane_http::Error) -> Failure {
     Failure::new(REFUSED, error.to_string())
 }
 
-impl Service<'_> {
-    fn start(self) -> Result<Served, Failure> {
-        let Self { path, options, port, http, password, is_protected, .. } = self;
-        // No store is created for a server that cannot run.
-        let listeners = match self.listeners {
-            Some(listeners) => listeners,
-            None => coreplane_http::listen(&http.http_bind, port).map_err(refused)?,
-        };
-        if !is_there(&path, &options.media)? {
-            let (size, sets) = (terms::human(options.size), options.sets);
-            eprintln!("coreplane: creating {} ({sets} queue sets of {size})", path.display());
-        }
-        let store = Store::open(&path, &options).map_err(|error| failure_of(&error, &path))?;
-        let store = Arc::new(store);
-        say_damage(&store, &path);
-        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let options = coreplane_http::Options {
-            threads: http.http_threads,
-            connections_max: http.http_connections_max,
-            body_max: size(http.http_body_max),
-            memory_max: size(http.http_memory_max),
-            inline_max: if store.is_durable_at_once() { INLINE_MAX } else { 0 },
-            queries_max: http.http_queries_max,
-            query_time_max: http.http_query_time_max,
-            query_bytes_max: size(http.http_query_memory_max),
-            query_threads: self.query_threads,
-            rows_max: http.http_rows_max,
-            idle_timeout: http.http_timeout,
-            user: http.http_user.clone(),
-            password: password.filter(|password| !password.is_empty()),
-            is_protected,
-            opentsdb_database: http.opentsdb_database.clone(),
-            opentsdb_strings_as_numbers: http.opentsdb_strings_as_numbers,
-            ..coreplane_http::Options::default()
-        };
-        let server = Server::start(listeners, Arc::clone(&store), options).map_err(refused)?;
-        let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
-        let addresses = addresses.join(" and ");
-        let scrub = scrub::begin(&store, &path, self.scrub_percent)?;
-        Ok(Served { server: Some(server), scrub, store, path, addresses })
+/// Starts a server, on sockets that may listen already.
+fn start(
+    serve: &TsServe,
+    password: Option<String>,
+    listeners: Option<Vec<TcpListener>>,
+) -> Result<Served, Failure> {
+    let (path, http) = (&serve.pool.pool, &serve.http);
+    // No store is created for a server that cannot run.
+    let listeners = match listeners {
+        Some(listeners) => listeners,
+        None => coreplane_http::listen(&http.http_bind, serve.http_port).map_err(refused)?,
+    };
+    let options = Options {
+        sets: serve.sets,
+        size: serve.size,
+        media: serve.pool.media.clone(),
+        policy: serve.balance,
+        interval_tag: serve.interval_tag.clone(),
+        series_max: serve.series_max,
+        last_bytes: serve.last_memory_max,
+        ..Options::default()
+    };
+    if !is_there(path, &options.media)? {
+        let (size, sets) = (terms::human(options.size), options.sets);
+        eprintln!("coreplane: creating {} ({sets} queue sets of {size})", path.display());
     }
+    let store = Store::open(path, &options).map_err(|error| failure_of(&error, path))?;
+    let store = Arc::new(store);
+    say_damage(&store, path);
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let options = coreplane_http::Options {
+        threads: http.http_threads,
+        connections_max: http.http_connections_max,
+        body_max: size(http.http_body_max),
+        memory_max: size(http.http_memory_max),
+        inline_max: if store.is_durable_at_once() { INLINE_MAX } else { 0 },
+        queries_max: http.http_queries_max,
+        query_time_max: http.http_query_time_max,
+        query_bytes_max: size(http.http_query_memory_max),
+        query_threads: serve.query_threads,
+        rows_max: http.http_rows_max,
+        idle_timeout: http.http_timeout,
+        user: http.http_user.clone(),
+        password: password.filter(|password| !password.is_empty()),
+        is_protected: !serve.no_protected_mode,
+        opentsdb_database: http.opentsdb_database.clone(),
+        opentsdb_strings_as_numbers: http.opentsdb_strings_as_numbers,
+        ..coreplane_http::Options::default()
+    };
+    let server = Server::start(listeners, Arc::clone(&store), options).map_err(refused)?;
+    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    let addresses = addresses.join(" and ");
+    let scrub = scrub::begin(&store, path, serve.scrub_percent)?;
+    Ok(Served { server: Some(server), scrub, store, path: path.clone(), addresses })
 }
 
 /// Listens for the clients of time series beside a pool of records, if requested.
@@ -215,60 +212,30 @@ pub(crate) fn beside(
         path.push(".ts");
         path.into()
     });
-    let options = Options {
+    let own = TsServe {
+        pool: TsPool { pool: path, media: serve.pool.media.clone() },
         sets: series.ts_sets,
         size: series.ts_size,
-        media: serve.pool.media.clone(),
-        policy: series.ts_balance,
+        balance: series.ts_balance,
         interval_tag: series.ts_interval_tag.clone(),
         series_max: series.ts_series_max,
-        last_bytes: series.ts_last_memory_max,
-        ..Options::default()
+        scrub_percent: series.ts_scrub_percent,
+        query_threads: series.ts_query_threads,
+        last_memory_max: series.ts_last_memory_max,
+        http_port: port,
+        requirepass_file: serve.requirepass_file.clone(),
+        no_protected_mode: serve.no_protected_mode,
+        http: series.http.clone(),
     };
-    let is_protected = !serve.no_protected_mode;
-    let (http, scrub_percent) = (&series.http, series.ts_scrub_percent);
-    let query_threads = series.ts_query_threads;
-    let service = Service {
-        path,
-        options,
-        port,
-        http,
-        password,
-        is_protected,
-        scrub_percent,
-        listeners,
-        query_threads,
-    };
-    service.start().map(Some)
+    start(&own, password, listeners).map(Some)
 }
 
 fn serve(serve: &TsServe) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
     // From here on a signal ends the server in an orderly way.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let options = Options {
-        sets: serve.sets,
-        size: serve.size,
-        media: serve.pool.media.clone(),
-        policy: serve.balance,
-        interval_tag: serve.interval_tag.clone(),
-        series_max: serve.series_max,
-        last_bytes: serve.last_memory_max,
-        ..Options::default()
-    };
-    let service = Service {
-        path: serve.pool.pool.clone(),
-        options,
-        port: serve.http_port,
-        http: &serve.http,
-        password,
-        is_protected: !serve.no_protected_mode,
-        scrub_percent: serve.scrub_percent,
-        listeners: None,
-        query_threads: serve.query_threads,
-    };
     let begun = Instant::now();
-    let served = service.start()?;
+    let served = start(serve, password, None)?;
     let medium = served.store.medium();
     let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
     let mut out = io::stdout().lock();

@@ -2,7 +2,8 @@
 
 use crate::arguments::Bench;
 use crate::failure::{self, Failure};
-use coreplane::Store;
+use crate::pool::with;
+use coreplane::{Store, StoreConfig};
 use std::path::PathBuf;
 
 /// The default size of a pool in bytes.
@@ -35,13 +36,13 @@ impl<'b> Scratch<'b> {
         work: impl FnOnce(&Store) -> coreplane_bench::Result<T>,
     ) -> Result<T, Failure> {
         let Self { bench, path } = self;
-        let config = coreplane::StoreConfig::at(path)
+        let config = StoreConfig::at(path)
             .media(bench.pool.media.clone())
             .size(size)
             .placement(bench.index)
             .durability(bench.durability)
             .check_reads(bench.check_reads);
-        let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
+        let config = with(config, bench.engine, StoreConfig::engine);
         let config = bench.geometry.of(config);
         let store = config.create().map_err(|error| Failure::of_pool(&error, path))?;
         let done = work(&store);

@@ -6,13 +6,13 @@
 use super::lines::{Ends, Heading};
 use super::{failure_of, open};
 use crate::arguments::TsImport;
-use crate::failure::{FAILED, Failure, Outcome, REFUSED};
+use crate::failure::{Failure, Outcome, REFUSED};
+use crate::input::input;
 use coreplane_tsdb::influxql::{self, Limits, Request};
 use coreplane_tsdb::line::{self, Precision};
 use coreplane_tsdb::{Point, Result, Store};
 use flate2::read::MultiGzDecoder;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -165,14 +165,7 @@ impl Imported<'_> {
 }
 
 fn source(path: Option<&Path>) -> std::result::Result<Box<dyn Read>, Failure> {
-    let plain: Box<dyn Read> = match path {
-        None => Box::new(io::stdin().lock()),
-        Some(path) => {
-            let at = |error| Failure::new(FAILED, format!("{}: {error}", path.display()));
-            Box::new(File::open(path).map_err(at)?)
-        }
-    };
-    let mut plain = BufReader::new(plain);
+    let (mut plain, _) = input(path)?;
     let is_gzip = plain.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     Ok(if is_gzip { Box::new(MultiGzDecoder::new(plain)) } else { Box::new(plain) })
 }
