@@ -252,32 +252,6 @@ fn a_slot_in_use_before_that_looks_like_one_never_used_hides_nothing() {
     }
 }
 
-/// All is counted, and the page that is cleaned has other records: nothing but the refused write tells of the slot.
-#[test]
-fn a_write_that_was_refused_for_a_slot_is_made_once_a_page_is_cleaned() {
-    let (home, image) = (Home::in_memory(), image());
-    let write = WriteOptions::default();
-    let mut refused = 0;
-    for (what, at) in chosen(&image) {
-        for bit in [0, 20, 36] {
-            home.put_bytes(&image.bytes);
-            let store = home.open(options());
-            store.count().expect("all is counted");
-            for round in 0..12 {
-                let _outcome = store.put(b"other", &[round; 400], &write).expect("put");
-            }
-            flip(&home, at, bit);
-            let put = |key: &Vec<u8>| store.put(key, b"anew", &write).map(drop);
-            let Some(key) = image.expected.keys().find(|key| put(key).is_err()) else { continue };
-            refused += 1;
-            assert!(store.clean().expect("clean"), "nothing is dead");
-            let again = put(key);
-            assert!(again.is_ok(), "{what}, bit {bit}: {again:?}");
-        }
-    }
-    assert!(refused > 10, "{refused}");
-}
-
 #[test]
 fn the_scrub_in_the_background_mends_a_slot() {
     let (home, image) = (Home::in_memory(), image());

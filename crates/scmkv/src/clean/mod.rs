@@ -145,6 +145,9 @@ impl Cleaner {
     /// took more than it gave.
     pub(crate) fn clean_page(&self, state: &mut CleanerState, victim: u32) -> Result<i64> {
         self.clear_doubt(state)?;
+        if self.pages.cell(victim).is_pinned() {
+            return Ok(0);
+        }
         let (opened, room) = (state.opened, state.log.room());
         let mut commits = {
             let guard = epoch::pin();

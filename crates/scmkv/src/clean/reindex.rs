@@ -45,9 +45,11 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Reindexed {
     /// The index agrees with the logs.
     Whole,
-    /// A log is damaged, a slot may be the last trace of a record, or a full group cannot be split
-    /// for lack of pages: not everything could be mended.
+    /// A log is damaged, or a slot may be the last trace of a record: not everything could be
+    /// mended.
     Undecided,
+    /// A record found no place, as its group is full and cannot be split for lack of pages.
+    NoRoom,
 }
 
 /// How a slot of a locked group fits its record.
@@ -95,6 +97,10 @@ impl Cleaner {
     /// As [`Cleaner::reindex`].
     pub(crate) fn may_be_freed(&self, state: &CleanerState, page: u32) -> Result<bool> {
         let cell = self.pages.cell(page);
+        // A page that is kept has a record that no slot finds, whatever it counts.
+        if cell.is_pinned() {
+            return Ok(false);
+        }
         let left = cell.live.load(Ordering::Acquire);
         if left <= 0 {
             return Ok(true);
@@ -123,7 +129,8 @@ impl Cleaner {
     }
 
     /// Checks the index against the logs, and mends it. The caller holds the cleaner: no record is
-    /// moved meanwhile. The last pages are left to the cleaner.
+    /// moved meanwhile. The last pages are left to the cleaner; a page with a record that would need
+    /// one of them is kept.
     ///
     /// # Errors
     /// If the medium fails.
@@ -134,7 +141,7 @@ impl Cleaner {
     /// As [`Cleaner::reindex`]; so many free pages are left alone.
     ///
     /// # Errors
-    /// As [`Cleaner::reindex`].
+    /// As [`Cleaner::reindex`]; [`Error::NoSpace`] if all pages may be taken and there is none.
     pub(crate) fn reindex_with(&self, state: &CleanerState, reserve: u32) -> Result<Reindexed> {
         self.is_index_doubted.store(false, Ordering::Release);
         self.see_all_staged()?;
@@ -158,7 +165,7 @@ impl Cleaner {
                 };
                 changed |= match again {
                     // The group is full, and the last pages are left to the cleaner.
-                    Err(Error::NoSpace { .. }) => {
+                    Err(Error::NoSpace { .. }) if reserve > 0 => {
                         has_room = false;
                         keep()
                     }
@@ -172,12 +179,13 @@ impl Cleaner {
         if !is_sound {
             return Ok(Reindexed::Undecided);
         }
-        let is_whole = self.take_out_misfits()? && has_room;
+        let is_whole = self.take_out_misfits()?;
         self.space.fence().map_err(page::sync_failed)?;
-        if !is_whole {
-            return Ok(Reindexed::Undecided);
+        match (has_room, is_whole) {
+            (false, _) => return Ok(Reindexed::NoRoom),
+            (true, false) => return Ok(Reindexed::Undecided),
+            (true, true) => self.release_kept(),
         }
-        self.release_kept();
         Ok(Reindexed::Whole)
     }
 

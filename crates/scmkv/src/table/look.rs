@@ -64,8 +64,7 @@ impl Table {
         debug_assert!(standing.old.is_none() && !standing.live);
         let old = &mut standing.old;
         let probe = held.probe(place, &mut |slot| {
-            // The next step of the cleaner or of the scrub mends the index.
-            let view = self.record(guard, slot).inspect_err(|_| self.doubt_slot(slot))?;
+            let view = self.record(guard, slot)?;
             // A write also replaces a record whose key is damaged: otherwise the slot of that
             // record would stay for ever, and lead every sweep to the damage.
             let mine = view.key() == key || self.had_key(&view, key);

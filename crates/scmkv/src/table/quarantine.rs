@@ -42,8 +42,6 @@ pub(crate) struct Quarantine {
     empty: Mutex<Vec<u32>>,
     /// Damaged pages, and pages that lack the record of a slot.
     lossy: Mutex<BTreeSet<u32>>,
-    /// Slots without a record that writes have met.
-    met: Mutex<BTreeSet<u64>>,
     /// The offsets of damaged records that are surely dead.
     pub(crate) dead: Mutex<BTreeSet<u64>>,
 }
@@ -133,15 +131,6 @@ impl Table {
             self.pages.cell(*page).unpin();
         }
         self.pages.free_all(&empty)
-    }
-
-    /// Notes that a write has met a slot without a record. One that it meets again has lost its record: checking the
-    /// index once more, which takes a reading of all logs, would not help.
-    #[cold]
-    pub(crate) fn doubt_slot(&self, slot: Slot) {
-        if self.quarantine.met.lock().insert(slot.0) {
-            self.doubt_index();
-        }
     }
 
     /// Notes a misfit: the index is checked against the logs before any page is freed.

@@ -17,10 +17,9 @@
 //! What is left, from the flip of a bit in a slot to the next scrub: reads of that key report that
 //! there is none, or an error, or, where the offset happens to become that of an older record of
 //! the key, that record; `insert` and the like decide by it, and iterations end with an error. A
-//! write that meets a slot without a record is refused with that error; then the next step of the
-//! scrub, or the next page that is cleaned, mends the index. No page is freed with the record that
-//! the slot led to, and keys beside it are not touched, except those that lookups find behind a
-//! slot that was given back. In a matrix a peer is asked.
+//! write that meets a slot without a record is refused with that error. No page is freed with the
+//! record that the slot led to, and keys beside it are not touched, except those that lookups find
+//! behind a slot that was given back. In a matrix a peer is asked.
 
 use crate::clean::reindex::Reindexed;
 use crate::store::Store;
@@ -83,8 +82,13 @@ impl Store {
         if self.is_index_doubted.load(Ordering::Acquire) && !round.is_undecided {
             let state = spin::lock(&self.cleaner_state);
             self.check_writable()?;
-            round.is_undecided = self.reindex(&state)? == Reindexed::Undecided;
+            let reindexed = self.reindex(&state)?;
+            round.is_undecided = reindexed == Reindexed::Undecided;
             drop(state);
+            if reindexed == Reindexed::NoRoom {
+                // The next round finds its record again.
+                return Ok(());
+            }
             // The rest rightly has no slot: records of batches that were never committed, for
             // example.
             let left = unindexed.map_or(Ok(None), |(page, _)| self.count_unindexed(page))?;
