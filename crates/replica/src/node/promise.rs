@@ -22,8 +22,8 @@ use raft::eraftpb::{Message, MessageType};
 
 impl Node {
     /// False if this node must not stand for election: its log ends before the last entry that it has acknowledged,
-    /// or its writes are not durable yet. Requests for votes would wait for these anyway. The only voter makes no
-    /// request: it would lead at once.
+    /// or it is the only voter and its writes are not durable yet. Requests for votes wait for these. The only voter
+    /// makes no request: it would lead at once.
     pub(super) fn may_stand(&self) -> bool {
         let State::Running(raw) = &self.state else { return false };
         let log = &raw.raft.raft_log;
@@ -32,7 +32,8 @@ impl Node {
         let has_all = last == (0, 0)
             || (log.last_term(), log.last_index()) >= last
             || mutant!("replica.promise.election");
-        has_all && (self.unpersisted.is_empty() || mutant!("replica.stand.unwritten"))
+        let waits = !self.unpersisted.is_empty() && raw.raft.prs().is_singleton();
+        has_all && (!waits || mutant!("replica.stand.unwritten"))
     }
 }
 

@@ -22,7 +22,8 @@
 //! The follower takes no snapshot that ends before the state that it has given up. If its leader is gone, a candidate
 //! with all entries may have applied less. So the follower's answer to each candidate states the entry up to which it
 //! had applied: that entry is committed, and the candidate applies it, too. A node that was named leader has asked
-//! for no pre-vote and may lack this: then its snapshots are refused until it has applied more, or another election.
+//! for no pre-vote, and one that was elected before this answer came does not take note of it: then its snapshots are
+//! refused until it has applied more, which may need a third node, or until another election.
 
 use super::{Node, Role, State, consensus};
 use crate::codec::{Body, Page, Receipt, Received, Record};

@@ -71,7 +71,7 @@ impl<'p> SegmentWriter<'p> {
         self.number
     }
 
-    /// Chunks that will be written, at most: their entries are in memory until the end.
+    /// Chunks that will be written, about: their entries are in memory until the end.
     pub(crate) fn expect(&mut self, entries: usize) {
         self.entries.reserve_exact(entries);
     }

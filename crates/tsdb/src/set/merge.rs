@@ -33,7 +33,8 @@ const COLD_SHARE: u64 = 4;
 /// tiers up to a thousand million points.
 const LONG: usize = 8 * FAN_IN;
 
-/// Segments with more chunks in all are not merged: a merge has the entries of all chunks in memory, 0.4 GiB of these.
+/// Segments with more chunks in all are not merged: a merge has the entries of all new chunks in memory. So many take
+/// 0.4 GiB. There may be more of them: points that are denser when they are joined have chunks of shorter windows.
 const ENTRIES_MAX: u64 = 4 << 20;
 
 /// The size class of a segment: the logarithm of its points.
