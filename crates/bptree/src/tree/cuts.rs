@@ -28,23 +28,42 @@ impl Cuts {
         at > 0 && at < items.len() && start(at - 1) != start(at)
     }
 
-    /// The place nearest to `wanted` where a leaf of these records may be cut; none if there is none.
-    fn nearest(self, items: &[Item<'_>], wanted: usize) -> Option<usize> {
-        let places = (1..items.len()).filter(|at| self.may_be(items, *at));
+    /// The place nearest to `wanted` where the records behind `from` may be cut; none if there is none.
+    fn nearest(self, items: &[Item<'_>], from: usize, wanted: usize) -> Option<usize> {
+        let places = (from + 1..items.len()).filter(|at| self.may_be(items, *at));
         places.min_by_key(|at| at.abs_diff(wanted))
     }
 
-    /// The lengths nearest to `lens` at which the records of a leaf may be cut; none if that is impossible.
-    fn all(self, items: &[Item<'_>], lens: Vec<usize>) -> Option<Vec<usize>> {
-        let (mut cut, mut from, mut at) = (Vec::with_capacity(lens.len()), 0, 0);
+    /// The lengths nearest to `lens` at which the records of a leaf may be cut. They may be fewer.
+    fn all(self, items: &[Item<'_>], lens: &[usize]) -> Vec<usize> {
+        let (mut cut, mut from, mut wanted) = (Vec::with_capacity(lens.len()), 0, 0);
         for len in lens {
-            at += len;
-            if at == items.len() || self.may_be(items, at) {
+            wanted += len;
+            let is_inner = wanted > from && wanted < items.len();
+            if let Some(at) = self.nearest(items, from, wanted).filter(|_| is_inner) {
                 cut.push(at - from);
                 from = at;
             }
         }
-        (at == from).then_some(cut)
+        cut.push(items.len() - from);
+        cut
+    }
+
+    /// The lengths if each leaf takes as many of the remaining records as fit.
+    fn packed(self, items: &[Item<'_>], do_fit: impl Fn(&[Item<'_>]) -> bool) -> Vec<usize> {
+        let (mut cut, mut from, mut last) = (Vec::new(), 0, 0);
+        for at in 1..=items.len() {
+            if at < items.len() && !self.may_be(items, at) {
+                continue;
+            }
+            if last > from && !do_fit(&items[from..at]) {
+                cut.push(last - from);
+                from = last;
+            }
+            last = at;
+        }
+        cut.push(items.len() - from);
+        cut
     }
 }
 
@@ -91,11 +110,12 @@ impl Tree {
         if cuts.alike.is_none() {
             return Ok(lens(lower));
         }
-        let lens = cuts.nearest(items, lower).map(lens).filter(|lens| self.do_fit(items, lens));
+        let lens = cuts.nearest(items, 0, lower).map(lens).filter(|lens| self.do_fit(items, lens));
         lens.ok_or_else(|| self.cannot_cut(page))
     }
 
-    /// The number of records for each leaf: `lens`, or the nearest numbers that are possible.
+    /// The number of records for each leaf: `lens`, or the nearest numbers that are possible. If those do not fit,
+    /// each leaf takes as many as it can.
     ///
     /// # Errors
     /// If they cannot be cut.
@@ -108,8 +128,12 @@ impl Tree {
         if cuts.alike.is_none() {
             return Ok(lens);
         }
-        let lens = cuts.all(items, lens).filter(|lens| self.do_fit(items, lens));
-        lens.ok_or_else(|| self.cannot_cut(page))
+        let near = cuts.all(items, &lens);
+        if self.do_fit(items, &near) {
+            return Ok(near);
+        }
+        let packed = cuts.packed(items, |mine| self.do_fit(mine, &[mine.len()]));
+        if self.do_fit(items, &packed) { Ok(packed) } else { Err(self.cannot_cut(page)) }
     }
 
     /// True if leaves of these numbers of records fit into a page each, by bytes and by places.
@@ -128,5 +152,45 @@ impl Tree {
         let what = "a leaf is full of keys that begin like one whose rest is damaged: put that, \
                     or delete it with a sequence";
         Error::Corrupt { offset: self.space.start_of(page), what: what.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::image::Source;
+    use coreplane_record::Header;
+
+    /// Records with these keys; those with the same first letter stay together.
+    fn items<'k>(keys: &'k [&'k [u8]]) -> Vec<Item<'k>> {
+        let item = |key: &&'k [u8]| Item {
+            header: Header::put(1),
+            key,
+            value: b"",
+            source: Source::Caller,
+        };
+        keys.iter().map(item).collect()
+    }
+
+    #[test]
+    fn a_cut_moves_to_the_nearest_place_between_groups() {
+        let keys: Vec<&[u8]> = vec![b"a", b"b", b"l1", b"l2", b"l3", b"l4", b"y", b"z"];
+        let (items, cuts) = (items(&keys), Cuts { alike: Some(1) });
+        assert_eq!(cuts.all(&items, &[3, 5]), [2, 6]);
+        assert_eq!(cuts.all(&items, &[4, 4]), [2, 6]);
+        assert_eq!(cuts.all(&items, &[5, 3]), [6, 2]);
+        assert_eq!(cuts.all(&items, &[3, 2, 3]), [2, 4, 2]);
+        assert_eq!(cuts.all(&items, &[5, 1, 2]), [6, 2], "one cut for both");
+        assert_eq!(cuts.all(&items[2..6], &[2, 2]), [4], "no place");
+        assert_eq!(cuts.all(&[], &[0]), [0]);
+    }
+
+    #[test]
+    fn leaves_are_packed_where_the_nearest_places_do_not_do() {
+        let keys: Vec<&[u8]> = vec![b"a", b"b", b"l1", b"l2", b"l3", b"l4", b"y", b"z"];
+        let (items, cuts) = (items(&keys), Cuts { alike: Some(1) });
+        assert_eq!(cuts.packed(&items, |mine| mine.len() <= 5), [2, 5, 1]);
+        assert_eq!(cuts.packed(&items, |mine| mine.len() <= 6), [6, 2]);
+        assert_eq!(cuts.packed(&items, |mine| mine.len() <= 3), [2, 4, 2], "a group is too long");
     }
 }

@@ -115,13 +115,16 @@ fn is_only_hurt(store: &Bptree, map: &Map, hurt: &[u8]) {
 }
 
 /// A bit of each page of a rest, in its head or in its data.
-fn flips_in_rests(shelf: &Shelf) -> impl Iterator<Item = (usize, u8)> {
+fn all_flips_in_rests(shelf: &Shelf) -> impl Iterator<Item = (usize, u8)> {
     let is_rest = |page: &usize| {
         shelf.pool[page * PAGE..][..8] != [0; 8] && shelf.pool[page * PAGE + 4] == 0x4b
     };
     let pages = (1..shelf.pool.len() / PAGE).filter(is_rest);
-    let flips = pages.flat_map(|page| [(page * PAGE + 4, 1), (page * PAGE + 40, 4)]);
-    flips.step_by(if is_full() { 1 } else { 5 })
+    pages.flat_map(|page| [(page * PAGE + 4, 1), (page * PAGE + 40, 4)])
+}
+
+fn flips_in_rests(shelf: &Shelf) -> impl Iterator<Item = (usize, u8)> {
+    all_flips_in_rests(shelf).step_by(if is_full() { 1 } else { 5 })
 }
 
 /// The key whose rest is damaged; none if it is the rest of a bound of several keys, or has no owner.
@@ -201,4 +204,40 @@ fn a_damaged_key_among_others_that_begin_alike_is_put_again() {
         }
     }
     assert!(healed > 8, "{healed} keys");
+}
+
+/// Three long keys that begin alike are in the middle of a leaf, and stay together.
+#[test]
+fn a_leaf_with_a_damaged_key_is_cut_beside_those_that_begin_alike() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, 2 << 20, PAGE as u32, MediaChoice::Auto, &Options::default());
+    let (store, options) = (store.expect("create"), WriteOptions::default());
+    let mut map = Map::new();
+    for number in 0..3_u8 {
+        let key = [&[b'l'; 500][..], &[number]].concat();
+        let _outcome = store.put(&key, &[number; 150], &options).expect("put");
+        map.insert(key, Some(vec![number; 150]));
+    }
+    drop(store);
+    let pool = std::fs::read(&path).expect("read");
+    let shelf = Shelf { directory, pool, map };
+    let mut tried = 0;
+    for flip in all_flips_in_rests(&shelf) {
+        let store = shelf.open(&[flip]).expect("open");
+        let mut map = shelf.map.clone();
+        let Some(hurt) = hurt_in(&store, &map) else { continue };
+        for number in 0..60_u8 {
+            let new = vec![if number % 2 == 0 { b'a' } else { b'z' }, number];
+            let put = store.put(&new, &[number; 150], &options);
+            assert!(put.is_ok(), "{flip:?} {number}: {put:?}");
+            map.insert(new, Some(vec![number; 150]));
+        }
+        assert!(store.stats().figure("leaves_split").expect("a figure") > 1);
+        let answers = answers(&store, &map);
+        assert_eq!(differing(&answers, &map).len(), 0);
+        assert!(answers.iter().all(|(key, it)| it.is_some() || *key == hurt));
+        tried += 1;
+    }
+    assert_eq!(tried, 6, "the rests of three keys");
 }
