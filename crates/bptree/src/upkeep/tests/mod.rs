@@ -9,6 +9,7 @@ mod merges;
 mod pins;
 mod rows;
 mod scrubs;
+mod sequences;
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;

@@ -129,11 +129,13 @@ impl Writer {
         len
     }
 
-    /// A version above all that the leaves have given out, and at least a given sequence.
+    /// A version above all that the leaves have given out, and at least a given sequence. As in
+    /// [`draw_version`](Self::draw_version) the base counts only without one: a leaf with a version above the
+    /// sequences to come would take no put [ahead](crate::write::ahead) of the look.
     fn batch_version(&self, shares: &[Share<'_>], sequence: Option<u64>) -> Result<u64> {
         let base = self.version_base.load(Ordering::Acquire);
         let given = shares.iter().map(|share| share.locked.held.given()).max().unwrap_or(0);
-        let floor = given.max(base).max(sequence.map_or(0, |given| given.saturating_sub(1)));
+        let floor = given.max(sequence.map_or(base, |given| given.saturating_sub(1)));
         for share in shares {
             share.locked.held.give(floor);
         }

@@ -116,9 +116,9 @@ impl Writer {
     }
 
     /// The number of records in each successor of full leaves, their edges, and pages for all of them. Done before
-    /// anything is written: an image that no superseded mark makes count must not be left behind. A leaf that
-    /// shrinks has one successor, and so has any other, if `is_short` and its records fit: otherwise deletes and
-    /// overwrites would use up pages.
+    /// anything is written: an image that no superseded mark makes count must not be left behind. A leaf with
+    /// deletes alone has one successor if that leaves some room, and any has one if `is_short` and its records fit:
+    /// otherwise deletes and overwrites would use up pages.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; if a leaf cannot be cut, and if the medium fails.
@@ -133,14 +133,24 @@ impl Writer {
             let FullLeaf { page, head, items, cuts, shrinks, .. } = leaf;
             let capacity = self.space.page_size() as usize - head.len() - SUPERSEDED_MARK_LEN;
             let len: usize = items.iter().map(Item::len).sum();
-            if (is_short || *shrinks) && len <= capacity && items.len() <= PLACES {
+            // Otherwise held tombstones could fill it, and then each delete would rewrite it.
+            let has_room =
+                len <= FillFactor::SCARCE.of(capacity) && items.len() <= FillFactor::SCARCE.records;
+            let is_one =
+                (is_short || *shrinks && has_room) && len <= capacity && items.len() <= PLACES;
+            if is_one {
                 return Ok(vec![items.len()]);
             }
             self.cut(*page, (items, *cuts), self.stretches(head, items, fill))
         };
         let lens = leaves.iter().map(lens).collect::<Result<Vec<_>>>()?;
         let are_ones = lens.iter().all(|lens| lens.len() == 1);
-        let reserve = if are_ones { reserve.min(RESERVE) / 2 } else { reserve };
+        // Deletes leave the last pages to each other, as long as one may suffice.
+        let reserve = match (are_ones, is_short) {
+            (true, _) => reserve.min(RESERVE) / 2,
+            (false, false) => reserve.max(RESERVE),
+            (false, true) => reserve,
+        };
         let count = lens.iter().map(Vec::len).sum();
         // Pages taken for the bounds of long keys do not come back while this thread has its guard.
         if self.pages.keeps_for_bounds() {
