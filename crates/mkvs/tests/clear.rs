@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
 use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -144,4 +144,32 @@ fn a_matrix_is_emptied_beside_readers_that_overlap() {
         wait_until(|| is_over.load(Ordering::SeqCst));
     });
     assert_eq!(matrix.len().expect("len"), 0);
+}
+
+/// The record of a device that is being emptied is changed meanwhile: the device gets the changed one.
+#[test]
+fn a_matrix_is_emptied_beside_a_change_of_its_record() {
+    for devices in [1, 2] {
+        let shelf = Shelf::new(Kind::Scmkv, 16 << 20);
+        let shape = Shape { groups: 1, devices, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &options()).expect("create");
+        put(&matrix, 0, b"old");
+        matrix.sync().expect("sync");
+        let gate = shelf.gate(Position { group: 0, device: 0 });
+        gate.holds_deletes.store(true, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let clear = scope.spawn(|| matrix.clear());
+            wait_until(|| gate.held_deletes.load(Ordering::SeqCst) > 0);
+            matrix.hold_tombstones(0).expect("hold");
+            gate.holds_deletes.store(false, Ordering::SeqCst);
+            clear.join().expect("it does not panic").expect("clear");
+        });
+        assert!(matrix.departures().is_empty(), "{devices} devices");
+        put(&matrix, 1, b"new");
+        shelf.cut_power();
+        drop(matrix);
+        shelf.restore_power();
+        let matrix = opened(&shelf, "after the change");
+        assert_eq!(count(&matrix, b"new", "after the change"), 1, "{devices} devices");
+    }
 }

@@ -9,6 +9,7 @@
 //! that is emptied at once loses its record with the rest, until it is written anew. So there is
 //! always another one that has it: where a device is alone, its records go one by one.
 
+use crate::device::Device;
 use crate::device::records::each_lot;
 use crate::keyspace::intent::Intent;
 use crate::matrix::Matrix;
@@ -22,16 +23,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Removes everything that a device has but for its record, which is written anew; durably so when it
-/// returns.
-fn empty(engine: &dyn StorageEngine, record: &MembershipRecord, is_alone: bool) -> Result<()> {
+/// Removes everything that a device has, durably so when it returns; perhaps its record too.
+fn empty(engine: &dyn StorageEngine, watermark: u64, is_alone: bool) -> Result<()> {
     if engine.clears_at_once() && !is_alone {
-        engine.clear()?;
-    } else {
-        Intent::drop_all(engine)?;
-        filter_snapshot::drop_all(engine)?;
-        empty_one_by_one(engine, record.watermark)?;
+        return engine.clear();
     }
+    Intent::drop_all(engine)?;
+    filter_snapshot::drop_all(engine)?;
+    empty_one_by_one(engine, watermark)
+}
+
+/// Gives a device that has been emptied its record again, durably.
+fn put_record(engine: &dyn StorageEngine, record: &MembershipRecord) -> Result<()> {
     record.write(engine)?;
     engine.hold_tombstones(record.held.min(record.watermark))
 }
@@ -84,7 +87,8 @@ pub(crate) fn finish(
     for (position, device) in found {
         // Who is empty lacks nothing that the others have.
         device.record = record.at(*position);
-        empty(&*device.engine, &device.record, is_alone)?;
+        empty(&*device.engine, record.watermark, is_alone)?;
+        put_record(&*device.engine, &device.record)?;
     }
     // Whoever is asked for the record next is told so.
     record.is_clearing = false;
@@ -164,8 +168,9 @@ impl Matrix {
             self.keyspace.groups.len() == 1 && self.keyspace.groups[0].members().count_ones() == 1;
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()).map(Arc::clone).collect::<Vec<_>>() {
-                let record = self.failover.membership.now().at(device.at);
-                if let Err(error) = empty(&*device.engine, &record, is_alone) {
+                let watermark = self.failover.membership.now().watermark;
+                let emptied = empty(&*device.engine, watermark, is_alone);
+                if let Err(error) = emptied.and_then(|()| self.put_record(&device)) {
                     group.go_on_without(&device, error)?;
                 } else {
                     self.keyspace
@@ -175,6 +180,13 @@ impl Matrix {
             }
         }
         self.failover.change(|record| record.is_clearing = false).map(drop)
+    }
+
+    /// Gives a device that has been emptied the record in force, which may have changed since the device began: nobody
+    /// changes it meanwhile. The lock is free again when it returns, so that the device can be left out.
+    fn put_record(&self, device: &Device) -> Result<()> {
+        let record = self.failover.membership.lock();
+        put_record(&*device.engine, &record.at(device.at))
     }
 }
 
