@@ -8,7 +8,7 @@ use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, WriteOption
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use scale::scaled;
 use shelf::gate::Gate;
-use shelf::sample::{put_back, standing, take_out};
+use shelf::sample::{device, put_back, standing, take_out};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -368,4 +368,42 @@ fn who_comes_back_with_many_deleted_keys_is_filled_though_its_peer_is_full() {
         (count, MemberState::Current)
     );
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// A device fails, and the others have no space for the record without it. What takes the change back is not written
+/// either, so that an open may find the change, and the primary without which a write was made: no write is answered
+/// that began before.
+#[test]
+fn a_write_is_not_answered_when_a_change_can_neither_be_made_nor_taken_back() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 3, ack: Ack::First, ..Shape::default() };
+    let options = Options { answers_within: None, ..Options::default() };
+    let matrix = &Matrix::create(&shelf, shape, &options).expect("create");
+    let put = |key: &[u8]| matrix.put(key, b"value", &WriteOptions::default());
+    let [holder, failing, primary] = [0, 1, 2].map(|it| shelf.gate(device(it)));
+    // The change comes to the holder alone, and waits there.
+    for (gate, records) in [(&holder, 1), (&primary, 0)] {
+        gate.records_left.store(records, Ordering::SeqCst);
+        gate.refuses_records.store(true, Ordering::SeqCst);
+    }
+    holder.records_to_hold.store(1, Ordering::SeqCst);
+    holder.holds_records.store(true, Ordering::SeqCst);
+    failing.is_out.store(true, Ordering::SeqCst);
+    let _outcome = put(b"before").expect("the primary has it");
+    shelf::wait_until(|| holder.held_records.load(Ordering::SeqCst) > 0);
+    primary.holds_answers.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| put(b"beside"));
+        shelf::wait_until(|| primary.holds_an_answer.load(Ordering::SeqCst));
+        holder.holds_records.store(false, Ordering::SeqCst);
+        primary.holds_answers.store(false, Ordering::SeqCst);
+        let beside = beside.join().expect("it does not panic");
+        assert!(beside.is_err(), "{beside:?}");
+    });
+    assert!(put(b"after").is_err());
+    [&holder, &primary].iter().for_each(|it| it.refuses_records.store(false, Ordering::SeqCst));
+    for key in [&b"beside"[..], b"after"] {
+        let _outcome = put(key).expect("the record is there");
+    }
+    assert_eq!(standing(matrix, device(1)), MemberState::Absent);
 }

@@ -180,12 +180,23 @@ impl Failover {
             is_in_force = written.iter().any(|(_, written)| written.is_ok());
             self.membership.publish(record);
         }
+        // Before the members stay: then writes that have waited for the change go on.
         if is_in_force {
-            self.keyspace.lacks_record.store(false, Ordering::SeqCst);
+            self.set_lacks_record(false);
         } else if may_be_there && !mutant!("mkvs.change.not_undone") {
-            self.keyspace.lacks_record.store(true, Ordering::SeqCst);
+            self.set_lacks_record(true);
         }
         committed
+    }
+
+    /// Notes whether no device is known to have the record in force. The caller has the right to change it.
+    fn set_lacks_record(&self, lacks_record: bool) {
+        if self.keyspace.lacks_record.load(Ordering::SeqCst) == lacks_record {
+            return;
+        }
+        // Those that are on their way learn of it from the states, and those that begin are refused.
+        self.keyspace.groups.iter().for_each(|group| group.states.set_proven(!lacks_record));
+        self.keyspace.lacks_record.store(lacks_record, Ordering::SeqCst);
     }
 
     fn try_commit<'s>(

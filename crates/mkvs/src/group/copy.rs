@@ -4,6 +4,7 @@ use super::{Group, NotMade};
 use crate::device::Device;
 use crate::device::decision::{Decided, is_failure};
 use crate::membership::states::Moment;
+use crate::membership::unproven;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::Devices;
 use coreplane_engine::{Result, WriteOptions};
@@ -28,7 +29,8 @@ impl Group {
     }
 
     /// Makes a write on further devices until as many current members have it as a write waits for, the primary
-    /// among them; devices that fail meanwhile are left out. Returns the devices that have it then.
+    /// among them; devices that fail meanwhile are left out. Returns the devices that have it then. Refuses it while
+    /// no device is known to have the record of the members.
     pub(crate) fn copy(
         &self,
         order: &Order,
@@ -44,6 +46,9 @@ impl Group {
             if now.is_changing() {
                 self.await_change();
                 continue;
+            }
+            if now.is_unproven() {
+                return Err(NotMade { made, device: None, error: unproven() });
             }
             let members = now.members();
             let has = (made & members).count_ones();

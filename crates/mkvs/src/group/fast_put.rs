@@ -123,7 +123,7 @@ impl Group {
     ) -> Option<(u64, bool)> {
         let now = self.states.now();
         let members = now.members();
-        if now.followers() != members || now.is_changing() {
+        if now.followers() != members || !now.is_answering() {
             return None;
         }
         let asked = now.primary();

@@ -18,6 +18,7 @@ use crate::group::Group;
 use crate::group::list::{Groups, limits_of_both};
 use crate::in_flight::{InFlight, KeyLock};
 use crate::membership::lost_ranges::LostRanges;
+use crate::membership::unproven;
 use crate::shape::owners::Owners;
 use crate::shape::position::{Position, is_reserved};
 use crate::stats::clock::Clock;
@@ -108,8 +109,7 @@ impl Keyspace {
             return Err(Error::Closed);
         }
         if self.lacks_record.load(Ordering::Acquire) {
-            let what = "the membership record could not be written to any device: nothing is written until it is";
-            return Err(Error::Unusable(what.to_owned()));
+            return Err(unproven());
         }
         Ok(())
     }

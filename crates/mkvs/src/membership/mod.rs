@@ -27,10 +27,18 @@ pub(crate) mod rack;
 pub(crate) mod record;
 pub(crate) mod states;
 
+use coreplane_engine::Error;
 use coreplane_pmem::spin;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use record::MembershipRecord;
 use std::sync::Arc;
+
+/// The error for a write while no device is known to have the record in force.
+pub(crate) fn unproven() -> Error {
+    let what =
+        "the membership record could not be written to any device: nothing is written until it is";
+    Error::Unusable(what.to_owned())
+}
 
 /// The membership of an open matrix.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The states of all devices of a group, in one word.
 //!
 //! ```text
-//!   63            32 31        24      23        16 15      8 7       0
-//!   version          changing  primary candidates   joining   members
+//!   63            32 31        30       26     24 23        16 15      8 7       0
+//!   version          changing  unproven primary   candidates   joining   members
 //! ```
 //!
 //! - **members** have every acknowledged write (or `in_flight` states which they lack), and are read;
@@ -13,7 +13,9 @@
 //! - the **primary** is the member that has every acknowledged write;
 //! - while the members are **changing** no write is answered, whether it began before or since: a member that
 //!   is to be the primary executes the writes in its ring, and it must have every write that is answered
-//!   afterwards.
+//!   afterwards;
+//! - the members are **unproven** after a change that failed, if no device is known to have the record in force: an
+//!   open may find the changed one, and no write is answered either, whether it began before or since.
 //!
 //! The version grows with every change. A caller that finds the same word before and after has seen a group
 //! that did not change in between.
@@ -26,6 +28,7 @@ const SET: u64 = 0xff;
 const VERSION: u64 = 1 << 32;
 const PRIMARY: u32 = 24;
 const PRIMARY_BITS: u64 = 0x7;
+const UNPROVEN: u64 = 1 << 30;
 const CHANGING: u64 = 1 << 31;
 
 /// The states of a group at a moment.
@@ -64,6 +67,17 @@ impl Moment {
         self.0 & CHANGING != 0
     }
 
+    /// No device is known to have the record of the members.
+    pub(crate) fn is_unproven(self) -> bool {
+        self.0 & UNPROVEN != 0
+    }
+
+    /// True if writes are answered.
+    #[inline]
+    pub(crate) fn is_answering(self) -> bool {
+        self.0 & (CHANGING | UNPROVEN) == 0
+    }
+
     /// All devices that receive writes.
     #[inline]
     pub(crate) fn followers(self) -> Devices {
@@ -77,7 +91,7 @@ impl Moment {
 
     fn with(self, members: Devices, joining: Devices, candidates: Devices) -> Self {
         let sets = u64::from(members) | u64::from(joining) << 8 | u64::from(candidates) << 16;
-        let same = self.0 & (CHANGING | PRIMARY_BITS << PRIMARY);
+        let same = self.0 & (CHANGING | UNPROVEN | PRIMARY_BITS << PRIMARY);
         Self((self.0 & !(VERSION - 1)).wrapping_add(VERSION) | same | sets)
     }
 
@@ -136,6 +150,14 @@ impl MemberStates {
     /// No member has left.
     pub(crate) fn stay(&self) {
         self.change(|now| now.changing(false));
+    }
+
+    /// Some device is known to have the record of the members, or none is.
+    pub(crate) fn set_proven(&self, is_proven: bool) {
+        self.change(|now| {
+            let bit = if is_proven { 0 } else { UNPROVEN };
+            Moment(now.0.wrapping_add(VERSION) & !UNPROVEN | bit)
+        });
     }
 
     /// A device is being filled from now on.
@@ -198,6 +220,22 @@ mod tests {
         states.begin_change();
         states.stay();
         assert!(!states.now().is_changing() && states.now() != after);
+    }
+
+    #[test]
+    fn members_without_a_record_answer_no_write_until_one_is_there() {
+        let states = MemberStates::new(0b11, 1);
+        states.begin_change();
+        states.set_proven(false);
+        states.stay();
+        assert!(states.now().is_unproven() && !states.now().is_answering());
+        states.join(2);
+        states.set_members(0b10, 1);
+        assert!(!states.now().is_answering());
+        let before = states.now();
+        states.set_proven(true);
+        assert!(states.now().is_answering() && states.now() != before);
+        assert_eq!((states.members(), states.now().joining()), (0b10, 0b100));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A write that is made on the primary and not yet in the rings of the others when members leave.
 
-use super::pair::{directory, engine, pair, wait_until};
+use super::pair::{directory, engine, pair, put, wait_until};
 use crate::device::decision::Decided;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::ring::Decision;
+use crate::device::write::{If, Write};
 use crate::filter::hash_of;
 use crate::in_flight::{InFlight, Torn};
 use coreplane_engine::{Result, WriteOptions};
@@ -91,4 +92,23 @@ fn a_write_that_is_taken_back_is_on_no_follower_later() {
     let found = follower.get(key).expect("get");
     group.devices().for_each(|device| device.stop());
     assert_eq!(found, None);
+}
+
+/// No device may have the record of the members: no write is made the fast way, and any other is taken back.
+#[test]
+fn a_write_is_not_answered_while_the_members_are_unproven() {
+    let directory = directory();
+    let engines = [0, 1].map(|number| engine(&directory, number));
+    let group = pair(engines, &Arc::new(InFlight::new()), false);
+    group.states.set_proven(false);
+    let (key, options) = (b"key".as_slice(), WriteOptions::default());
+    let is_made_fast = put(&group, key);
+    let mut write = Write::put((key, b"value"), If::Any, &options);
+    let is_made = group.write(hash_of(key), &options, &mut write).is_ok();
+    let found = group.device(1).expect("it is there").engine.get(key).expect("get");
+    group.states.set_proven(true);
+    let is_made_then = put(&group, key);
+    group.devices().for_each(|device| device.stop());
+    assert_eq!((is_made_fast, is_made, found), (false, false, None));
+    assert!(is_made_then);
 }
