@@ -3,6 +3,7 @@
 mod apply_batch;
 mod followers;
 mod hedges;
+mod items;
 pub(super) mod pair;
 mod submit;
 mod urgency;
