@@ -160,13 +160,13 @@ fn what_a_device_lacks_is_read_on_its_peer_and_given_to_it_by_a_scrub() {
 fn a_scrub_brings_no_deleted_key_back() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
     let matrix = created(&shelf, (1, 2), Ack::First);
-    (0..300).for_each(|number| put(&matrix, &key(number), b"old"));
+    (0..900).for_each(|number| put(&matrix, &key(number), b"old"));
     matrix.sync().expect("sync");
     // The last one that is looked at.
-    let (gone, is_deleted) = (key(299), Cell::new(false));
+    let (gone, is_deleted) = (key(899), Cell::new(false));
     let delete = |progress: Progress| {
         if progress.stage == "reading records" && !is_deleted.replace(true) {
-            assert!(progress.done < 300);
+            assert!(progress.done < 900);
             lacking(&shelf, &matrix, || {
                 let deleted = matrix.delete(&gone, &WriteOptions::default()).expect("delete");
                 assert!(deleted.written().is_some());
@@ -178,7 +178,7 @@ fn a_scrub_brings_no_deleted_key_back() {
     assert_eq!((scrubbed.indeterminate, scrubbed.repaired), (vec![gone.clone()], vec![]));
     let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
     assert!(scrubbed.indeterminate.is_empty() && get(&matrix, &gone).is_none());
-    assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 299);
+    assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 899);
     assert_eq!(shelf.engine(at(0, 0)).get(&gone).expect("get"), None);
 }
 
