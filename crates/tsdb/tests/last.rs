@@ -162,8 +162,11 @@ impl World {
         }
     }
 
-    /// Copies the files as a kill leaves them, and goes on with the copy.
+    /// Copies the files as a kill leaves them, and goes on with the copy. They are copied one page after the other:
+    /// so nothing is given back or merged meanwhile.
     fn kill(&mut self) {
+        let store = Arc::clone(self.store.as_ref().unwrap());
+        let held = store.hold_upkeep();
         let from = self.path();
         self.number += 1;
         let to = self.path();
@@ -172,6 +175,8 @@ impl World {
             let file = file.unwrap();
             fs::copy(file.path(), to.join(file.file_name())).unwrap();
         }
+        drop(held);
+        drop(store);
         self.store = None;
         fs::remove_dir_all(&from).unwrap();
         self.open();
