@@ -5,7 +5,7 @@ use coreplane_tsdb::{
 };
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn options() -> Options {
@@ -78,6 +78,17 @@ fn look(path: &Path) -> Look {
     }
 }
 
+/// A closed store with all points, as the background has sealed them.
+fn written(directory: &tempfile::TempDir) -> PathBuf {
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    store.create_database("db").expect("a database");
+    for at in 0..70 {
+        store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
+    }
+    path
+}
+
 #[test]
 fn a_flipped_bit_is_set_right_or_said() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -130,14 +141,7 @@ fn a_flipped_bit_is_set_right_or_said() {
 #[test]
 fn a_corrected_word_is_corrected_in_the_pool() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("ts");
-    {
-        let store = Store::open(&path, &options()).expect("a store");
-        store.create_database("db").expect("a database");
-        for at in 0..70 {
-            store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
-        }
-    }
+    let path = written(&directory);
     for pool in ["q0", "q1"].map(|it| path.join(it)) {
         for byte in [0, 2] {
             let mut bytes = std::fs::read(&pool).expect("a pool");
@@ -154,14 +158,7 @@ fn a_corrected_word_is_corrected_in_the_pool() {
 #[test]
 fn a_page_of_which_nobody_knows_what_it_is_is_said() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("ts");
-    {
-        let store = Store::open(&path, &options()).expect("a store");
-        store.create_database("db").expect("a database");
-        for at in 0..70 {
-            store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
-        }
-    }
+    let path = written(&directory);
     for pool in ["q0", "q1"].map(|it| path.join(it)) {
         let whole = std::fs::read(&pool).expect("a pool");
         let words = (4096..4096 + 8 * 256).step_by(8);

@@ -414,15 +414,18 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"))
     }
 
-    #[test]
-    fn stores_past_the_caches_are_ordered_where_another_thread_publishes_them() {
+    /// None where no barrier reaches other threads.
+    fn writer_beside_barriers() -> Option<(Arc<Space>, PageWriter)> {
         barrier::prepare();
-        if !barrier::reaches_others() {
-            return;
-        }
         let options = SpaceOptions { page_size: 4096, reserve: 1 << 20, own_epochs: false };
         let space = Arc::new(Space::dram(1 << 16, &options).expect("a space"));
-        let mut writer = space.claim_log(3).expect("a page");
+        let writer = space.claim_log(3).expect("a page");
+        barrier::reaches_others().then_some((space, writer))
+    }
+
+    #[test]
+    fn stores_past_the_caches_are_ordered_where_another_thread_publishes_them() {
+        let Some((_space, mut writer)) = writer_beside_barriers() else { return };
         let store = |writer: &mut PageWriter| writer.append_nt(&[&[7; 8]]).is_some();
         let barriers = |writer: &mut PageWriter, run: &mut dyn FnMut(&mut PageWriter)| {
             let before = barrier::heavy_count();
@@ -457,13 +460,7 @@ mod tests {
     /// Its next owner may store with the usual instructions.
     #[test]
     fn a_page_is_free_again_behind_what_was_stored_past_the_caches() {
-        barrier::prepare();
-        if !barrier::reaches_others() {
-            return;
-        }
-        let options = SpaceOptions { page_size: 4096, reserve: 1 << 20, own_epochs: false };
-        let space = Arc::new(Space::dram(1 << 16, &options).expect("a space"));
-        let mut writer = space.claim_log(3).expect("a page");
+        let Some((space, mut writer)) = writer_beside_barriers() else { return };
         assert!(elsewhere(|| writer.append_nt(&[&[7; 8]]).is_some()));
         let before = barrier::heavy_count();
         writer.abandon();
