@@ -102,8 +102,9 @@ impl Contents {
         let (mut stream, mut apart) = (Vec::new(), Vec::new());
         let (mut least, mut wrong) = (0, None);
         let most = count.map_or(usize::MAX, |count| 16 * count);
-        volume.table.lives(of, |page, life| {
-            let Some(Life { birth, is_apart }) = life else { return };
+        // The newest pages mostly have the greatest numbers.
+        volume.table.lives(of.rev(), |page, life| {
+            let Some(Life { birth, is_apart }) = life else { return least };
             if birth == 0 || birth >= first_birth {
                 wrong = wrong.or(Some(page));
             } else if is_apart {
@@ -116,6 +117,7 @@ impl Contents {
                     stream.drain(..at);
                 }
             }
+            least
         })?;
         if let Some(page) = wrong {
             let what = format!("page {page} is of a life that there never was");

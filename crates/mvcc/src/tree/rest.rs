@@ -33,13 +33,18 @@ impl Tree {
         volume.table.lives(0..volume.table.len(), |page, life| {
             let Some(life) = life else {
                 free.push(page);
-                return;
+                return 0;
             };
             // If not, a reader has adopted the page.
             let _is_first = volume.space.adopt_log(page, volume.space.page_size());
             pages.adopt_uncounted(page, life.birth, life.is_apart);
             let is_void = !life.is_apart && life.birth > end;
-            if is_void { voids.push(page) } else { before.push(page) }
+            if is_void {
+                voids.push(page)
+            } else {
+                before.push(page)
+            }
+            0
         })?;
         pages.offer(free.into_iter());
         if let Some(Chosen { offset, len, .. }) = chosen {

@@ -50,6 +50,14 @@ fn life_of(page: u32, (stored, content): (u64, Option<u64>), offset: u64) -> Res
     }
 }
 
+/// True if all words of a line are of pages with births below `least` that there can be, or of free pages.
+#[inline]
+fn is_older(words: [u64; 8], contents: [u64; 8], least: u64) -> bool {
+    let newest = contents.iter().fold(0, |newest, content| newest.max(content >> 1));
+    let is_strange = |at: usize| (words[at] != 0) & (contents[at] >> 1 == 0);
+    (newest < least) & !(0..8).fold(false, |any, at| any | is_strange(at))
+}
+
 /// The words of all pages.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -117,17 +125,19 @@ impl Table {
         self.space.pages().saturating_sub(self.first).div_ceil(self.stride())
     }
 
-    /// Shows the lives of the pages that the table pages number `of` describe, in page order, the table's own pages
-    /// left out.
+    /// Shows the lives of the pages that the table pages number `of` describe, of each the pages in their order, the
+    /// table's own left out. `show` returns the least birth that matters from then on: where eight pages in a row
+    /// have none that is as great, they are not shown.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a word is damaged.
     pub(crate) fn lives(
         &self,
-        of: std::ops::Range<u32>,
-        mut show: impl FnMut(u32, Option<Life>),
+        of: impl Iterator<Item = u32>,
+        mut show: impl FnMut(u32, Option<Life>) -> u64,
     ) -> Result<()> {
         let pages = self.space.pages();
+        let mut least = 0;
         let mut tables = of.map(|number| self.first + number * self.stride()).peekable();
         while let Some(table) = tables.next() {
             // No processor prefetches by itself across pages of the table, which are far apart.
@@ -139,12 +149,19 @@ impl Table {
             for line in stretch.clone().step_by(8) {
                 let offset = start + 8 * u64::from(line - table);
                 let Some(words) = self.space.load_line(offset) else { continue };
-                let contents = sealed::open_all(words, offset);
-                for ((at, stored), content) in (0..).zip(words).zip(contents) {
+                let sound = sealed::open_line(words, offset);
+                if sound.is_some_and(|it| is_older(words, it, least)) {
+                    continue;
+                }
+                for (at, stored) in (0..).zip(words) {
                     let page = line + at;
                     if page != table && stretch.contains(&page) {
                         let offset = offset + 8 * u64::from(at);
-                        show(page, life_of(page, (stored, content), offset)?);
+                        let content = match sound {
+                            Some(contents) => Some(contents[at as usize]),
+                            None => sealed::open(stored, offset),
+                        };
+                        least = show(page, life_of(page, (stored, content), offset)?);
                     }
                 }
             }
