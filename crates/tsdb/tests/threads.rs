@@ -2,7 +2,7 @@
 
 use coreplane_tsdb::influxql::{Limits, Request, run};
 use coreplane_tsdb::{
-    Column, Error, FieldValue, Options, Point, SeriesKey, Store, TagFilter, Value,
+    Column, Error, FieldValue, Options, Point, SeriesKey, Store, TagFilter, Value, Work,
 };
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -252,5 +252,61 @@ fn changes_of_a_policy_at_the_same_time_all_count() {
         );
         assert_eq!(dropped, Ok(()), "{round}");
         assert_eq!(policy("p"), None, "{round}");
+    }
+}
+
+/// While a query evaluates its expressions other threads make names, and find them.
+#[test]
+fn a_search_for_series_holds_up_no_other_thread() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, size: 8 << 20, page_len: 16 << 10, ..Options::default() };
+    let store = &Store::open(&directory.path().join("ts"), &options).expect("a store");
+    for database in ["db", "other"] {
+        store.create_database(database).expect("a database");
+    }
+    let write = &|database: &str, hosts: std::ops::Range<usize>| {
+        let points = hosts.map(|host| Point {
+            series: SeriesKey::new("m", [("host", &*format!("h{host:03}"))]).expect("a key"),
+            fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
+            time: 1,
+        });
+        store.write(database, None, &points.collect::<Vec<_>>()).expect("written");
+    };
+    write("db", 0..200);
+    let reader = store.reader("db", None).expect("a reader");
+    let regex = &|text: &str| regex::Regex::new(text).expect("an expression");
+    let found = &|text| TagFilter::Match("host".into(), regex(text));
+    let not_found = |text| TagFilter::NotMatch("host".into(), regex(text));
+    let few = TagFilter::NotMatch("host".into(), regex("^h0"));
+    for (filter, count) in [
+        (found("9$"), 20),
+        (not_found("9$"), 180),
+        (TagFilter::And(few.into(), found("9$").into()), 10),
+        (TagFilter::NotEqual("host".into(), String::new()), 200),
+    ] {
+        let looks = std::cell::Cell::new(0);
+        let series = std::thread::scope(|scope| {
+            // Between two values another thread makes a name, uses it, and drops it.
+            let may = |work| {
+                if work != Work::Look(0) || looks.replace(looks.get() + 1) > 0 {
+                    return Ok(());
+                }
+                let (done, is_done) = std::sync::mpsc::channel();
+                scope.spawn(move || {
+                    write("db", 1009..1010);
+                    write("other", 0..1);
+                    let dropped = store.drop_series("db", "m", &found("^h1009$"));
+                    // The test may have waited in vain.
+                    let _sent = done.send(dropped).is_ok();
+                });
+                // Much longer than it takes.
+                let dropped = is_done.recv_timeout(Duration::from_secs(20));
+                assert_eq!(dropped.map_err(|_| "it waits")?.expect("a drop"), 1);
+                Ok::<_, &str>(())
+            };
+            reader.series_within("m", &filter, &may)
+        });
+        assert_eq!(series.map(|it| it.len()), Ok(count), "{filter:?}");
+        assert!(looks.get() > 0, "{filter:?}");
     }
 }

@@ -53,15 +53,15 @@ impl Meter {
         if held < self.samples { Ok(()) } else { Err(Self::too_many()) }
     }
 
-    /// Refuses a step of a search for series without time and memory for it: threads that make names wait.
+    /// Refuses a step of a search for series without time and memory for it.
     pub(super) fn may_search(&self, work: Work) -> Result<(), Refused> {
-        let (looked, listed) = match work {
-            Work::Look(values) => (values, 0),
+        // A number and a reference for each take as much as a sample, and a copy of a value twice as much.
+        let (of, samples) = match work {
+            Work::Look(values) => (values, values.saturating_mul(2)),
             Work::List(series) => (series, series),
         };
-        self.check_within(Duration::from_nanos(SERIES_NS.saturating_mul(looked as u64)))?;
-        // A number and a reference for each take as much as a sample.
-        if listed > self.samples { Err(Self::too_many_series()) } else { Ok(()) }
+        self.check_within(Duration::from_nanos(SERIES_NS.saturating_mul(of as u64)))?;
+        if samples > self.samples { Err(Self::too_many_series()) } else { Ok(()) }
     }
 
     pub(super) fn too_many() -> Refused {

@@ -5,6 +5,10 @@
 //! all series but those with a value for which it does not. An expression is evaluated once for each value, or once
 //! for each remaining series, if these are fewer.
 //!
+//! Other threads go on meanwhile: a search reads the catalogue for a short step at a time. It evaluates expressions
+//! between these steps, on a copy of the values, and before series are subtracted from all of them it lists all of
+//! them. So a series that is found passes the filter, and each series that was there before is found.
+//!
 //! Before the values of a tag are looked at, and before series are listed, the caller decides whether that may be
 //! ([`Work`]). Of the lists of many terms no more is held at a time than some times all series.
 //!
@@ -13,10 +17,12 @@
 
 use super::postings::{Postings, Values};
 use super::series::Series;
-use super::{Hasher, SeriesId};
+use super::{Catalogue, MeasurementId, SeriesId};
 use regex::Regex;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// Selects series of a measurement. A tag that a series does not have is empty.
 #[derive(Debug, Clone)]
@@ -40,7 +46,7 @@ pub enum TagFilter {
 /// The next step of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// It looks at so many values of a tag, or series.
+    /// It looks at so many values of a tag, of which it holds a copy.
     Look(usize),
     /// It makes a list of so many series.
     List(usize),
@@ -56,27 +62,41 @@ const LOOKS: usize = 64;
 type Ids<'c> = Cow<'c, [SeriesId]>;
 
 /// A measurement that is filtered.
-pub(super) struct Selection<'c, F, E> {
-    pub(super) postings: &'c Postings,
-    pub(super) hasher: &'c Hasher,
-    /// Finds a series by its number.
-    pub(super) series: F,
-    pub(super) may: Permission<'c, E>,
+struct Selection<'m, F, E> {
+    /// Gives the catalogue for one step.
+    read: F,
+    of: MeasurementId,
+    may: Permission<'m, E>,
 }
 
-impl<'c, F: Fn(SeriesId) -> Option<&'c Series>, E> Selection<'c, F, E> {
-    /// The series that a filter lets through, ascending by number.
-    ///
-    /// # Errors
-    /// That of `may`.
-    pub(super) fn of(&self, filter: &TagFilter) -> Result<Ids<'c>, E> {
-        self.within(None, filter)
+/// The series of a measurement that a filter lets through, ascending by number. `read` gives the catalogue for one
+/// step at a time; series that are made or dropped between two steps may be among them or not.
+///
+/// # Errors
+/// That of `may`.
+pub(crate) fn select<G: Deref<Target = Catalogue>, E>(
+    read: impl Fn() -> G,
+    (of, filter): (MeasurementId, &TagFilter),
+    may: Permission<'_, E>,
+) -> Result<Vec<SeriesId>, E> {
+    let found = Selection { read, of, may }.within(None, filter)?;
+    may(Work::List(found.len()))?;
+    Ok(found)
+}
+
+impl<G: Deref<Target = Catalogue>, F: Fn() -> G, E> Selection<'_, F, E> {
+    /// Takes a step in the catalogue, during which other threads make no names: so it is a short one.
+    fn step<T>(&self, step: impl FnOnce(&Postings, &Catalogue) -> T) -> T {
+        let catalogue = (self.read)();
+        let dropped = Postings::default();
+        let measurement = catalogue.measurements.get(self.of);
+        step(measurement.map_or(&dropped, |it| &it.postings), &catalogue)
     }
 
     /// The series among `ids`, or among all, that a filter lets through.
-    fn within(&self, ids: Option<&[SeriesId]>, filter: &TagFilter) -> Result<Ids<'c>, E> {
+    fn within(&self, ids: Option<&[SeriesId]>, filter: &TagFilter) -> Result<Vec<SeriesId>, E> {
         match filter {
-            TagFilter::All => self.or_all(ids),
+            TagFilter::All => self.step(|postings, _| self.copy(ids.unwrap_or(postings.all()))),
             TagFilter::Equal(key, value) => self.compare(ids, key, value, true),
             TagFilter::NotEqual(key, value) => self.compare(ids, key, value, false),
             TagFilter::Match(key, regex) => self.search(ids, key, regex, true),
@@ -93,22 +113,24 @@ impl<'c, F: Fn(SeriesId) -> Option<&'c Series>, E> Selection<'c, F, E> {
             TagFilter::Or(..) => {
                 let mut union = self.union();
                 for term in terms(filter) {
-                    union.add(self.within(ids, term)?)?;
+                    union.add(self.within(ids, term)?.into())?;
                 }
-                Ok(union.whole())
+                Ok(union.whole().into_owned())
             }
         }
     }
 
-    fn union(&self) -> Union<'c, E> {
-        let whole = self.postings.all().len();
+    fn union<'c>(&self) -> Union<'c, '_, E> {
+        let whole = self.step(|postings, _| postings.all().len());
         Union { whole, all: Cow::default(), is_sorted: true, may: self.may }
     }
 
     /// An upper bound of the number of series that a filter lets through.
     fn bound(&self, filter: &TagFilter) -> usize {
         match filter {
-            TagFilter::Equal(key, value) if !value.is_empty() => self.list(key, value).len(),
+            TagFilter::Equal(key, value) if !value.is_empty() => {
+                self.step(|postings, catalogue| list(postings, catalogue, key, value).len())
+            }
             TagFilter::And(..) => {
                 terms(filter).into_iter().map(|term| self.bound(term)).min().unwrap_or(0)
             }
@@ -117,18 +139,13 @@ impl<'c, F: Fn(SeriesId) -> Option<&'c Series>, E> Selection<'c, F, E> {
                 .fold(0, |sum: usize, term| sum.saturating_add(self.bound(term))),
             // Expressions after comparisons.
             TagFilter::Match(..) | TagFilter::NotMatch(..) => usize::MAX,
-            _ => self.postings.all().len(),
+            _ => self.step(|postings, _| postings.all().len()),
         }
     }
 
-    fn or_all(&self, ids: Option<&[SeriesId]>) -> Result<Ids<'c>, E> {
-        let Some(ids) = ids else { return Ok(Cow::Borrowed(self.postings.all())) };
+    fn copy(&self, ids: &[SeriesId]) -> Result<Vec<SeriesId>, E> {
         (self.may)(Work::List(ids.len()))?;
-        Ok(ids.to_vec().into())
-    }
-
-    fn list(&self, key: &str, value: &str) -> &'c [SeriesId] {
-        self.postings.values(key).map_or(&[], |values| values.ids(self.hasher, value))
+        Ok(ids.to_vec())
     }
 
     fn compare(
@@ -137,13 +154,14 @@ impl<'c, F: Fn(SeriesId) -> Option<&'c Series>, E> Selection<'c, F, E> {
         key: &str,
         value: &str,
         is_equal: bool,
-    ) -> Result<Ids<'c>, E> {
+    ) -> Result<Vec<SeriesId>, E> {
         if value.is_empty() {
-            let tagged = self.chosen(self.postings.values(key), |_| true)?;
-            self.keep(ids, tagged, !is_equal)
-        } else {
-            self.keep(ids, Cow::Borrowed(self.list(key, value)), is_equal)
+            return self.having(ids, key, !is_equal, |_| true);
         }
+        self.step(|postings, catalogue| {
+            let list = list(postings, catalogue, key, value).into();
+            self.keep(ids, postings.all(), list, is_equal)
+        })
     }
 
     fn search(
@@ -152,83 +170,119 @@ impl<'c, F: Fn(SeriesId) -> Option<&'c Series>, E> Selection<'c, F, E> {
         key: &str,
         regex: &Regex,
         is_found: bool,
-    ) -> Result<Ids<'c>, E> {
-        let values = self.postings.values(key);
+    ) -> Result<Vec<SeriesId>, E> {
         if let Some(ids) = ids
-            && ids.len() < values.map_or(0, Values::len)
+            && ids.len() < self.values(key)
         {
             (self.may)(Work::List(ids.len()))?;
-            let passes = |id: &SeriesId| {
-                (self.series)(*id).is_some_and(|it| regex.is_match(it.tag(key)) == is_found)
-            };
             let mut passed = Vec::new();
-            for (at, id) in ids.iter().enumerate() {
+            for (at, ids) in ids.chunks(LOOKS).enumerate() {
                 self.look(at)?;
-                if passes(id) {
-                    passed.push(*id);
-                }
+                let all: Vec<_> = self.step(|_, catalogue| {
+                    ids.iter().filter_map(|id| catalogue.series(*id)).cloned().collect()
+                });
+                let passes = |it: &&Arc<Series>| regex.is_match(it.tag(key)) == is_found;
+                passed.extend(all.iter().filter(passes).map(|it| it.id));
             }
-            return Ok(passed.into());
+            return Ok(passed);
         }
         // Series without the tag go with those whose values are not listed.
         let has_absent = regex.is_match("") == is_found;
         let lists = |text: &str| (regex.is_match(text) == is_found) != has_absent;
-        let listed = self.chosen(values, lists)?;
-        self.keep(ids, listed, !has_absent)
+        self.having(ids, key, !has_absent, lists)
     }
 
-    /// The series of the chosen values.
-    fn chosen(
+    /// The series among `ids`, or among all, that have one of the chosen values, or that have none of them.
+    fn having(
         &self,
-        values: Option<&'c Values>,
+        ids: Option<&[SeriesId]>,
+        key: &str,
+        is_in: bool,
         is_chosen: impl Fn(&str) -> bool,
-    ) -> Result<Ids<'c>, E> {
-        let Some(values) = values else { return Ok(Cow::default()) };
-        (self.may)(Work::Look(values.len()))?;
-        let mut union = self.union();
-        for (at, (text, ids)) in values.iter().enumerate() {
+    ) -> Result<Vec<SeriesId>, E> {
+        // Before the values: a series that is made in between could be here and not with its value.
+        let all = match ids {
+            None if !is_in => self.within(None, &TagFilter::All)?,
+            _ => Vec::new(),
+        };
+        let listed = self.chosen(key, is_chosen)?;
+        self.keep(ids, &all, listed.into(), is_in)
+    }
+
+    /// The number of values of a tag.
+    fn values(&self, key: &str) -> usize {
+        self.step(|postings, _| postings.values(key).map_or(0, Values::len))
+    }
+
+    /// The series of the chosen values. Expressions may take long, so they are evaluated on a copy of the values.
+    fn chosen(&self, key: &str, is_chosen: impl Fn(&str) -> bool) -> Result<Vec<SeriesId>, E> {
+        (self.may)(Work::Look(self.values(key)))?;
+        let copy = |postings: &Postings| postings.values(key).map(Values::copy);
+        let (texts, ids) = self.step(|postings, _| copy(postings)).unwrap_or_default();
+        let (mut union, mut rest) = (self.union(), ids.as_slice());
+        for (at, texts) in texts.chunks(LOOKS).enumerate() {
             self.look(at)?;
-            if is_chosen(text) {
-                union.add(Cow::Borrowed(ids))?;
+            for (text, count) in texts {
+                let (of_text, behind) = rest.split_at_checked(*count).unwrap_or_default();
+                rest = behind;
+                if is_chosen(text) {
+                    union.add(of_text.into())?;
+                }
             }
         }
-        Ok(union.whole())
+        Ok(union.whole().into_owned())
     }
 
-    /// Asks again, after some values, whether the search may go on: an expression may take long.
+    /// Asks again, before values that are not the first, whether the search may go on: an expression may take long.
     fn look(&self, at: usize) -> Result<(), E> {
-        if at % LOOKS == LOOKS - 1 { (self.may)(Work::Look(0)) } else { Ok(()) }
+        if at > 0 { (self.may)(Work::Look(0)) } else { Ok(()) }
     }
 
     /// The series among `ids`, or among all, that are in a list, or are not.
-    fn keep(&self, ids: Option<&[SeriesId]>, list: Ids<'c>, is_in: bool) -> Result<Ids<'c>, E> {
-        match ids {
-            None if is_in => Ok(list),
-            Some(ids) if is_in => {
+    fn keep(
+        &self,
+        ids: Option<&[SeriesId]>,
+        all: &[SeriesId],
+        list: Ids<'_>,
+        is_in: bool,
+    ) -> Result<Vec<SeriesId>, E> {
+        match (ids, list) {
+            (None, Cow::Borrowed(list)) if is_in => self.copy(list),
+            (None, Cow::Owned(list)) if is_in => Ok(list),
+            (Some(ids), list) if is_in => {
                 (self.may)(Work::List(ids.len().min(list.len())))?;
-                Ok(intersect(ids, &list).into())
+                Ok(intersect(ids, &list))
             }
-            _ if list.is_empty() => self.or_all(ids),
-            _ => {
-                let from = ids.unwrap_or(self.postings.all());
+            (ids, list) => {
+                let from = ids.unwrap_or(all);
                 (self.may)(Work::List(from.len()))?;
-                Ok(subtract(from, &list).into())
+                Ok(subtract(from, &list))
             }
         }
     }
 }
 
+/// The series of a value of a tag.
+fn list<'c>(
+    postings: &'c Postings,
+    catalogue: &Catalogue,
+    key: &str,
+    value: &str,
+) -> &'c [SeriesId] {
+    postings.values(key).map_or(&[], |values| values.ids(&catalogue.hasher, value))
+}
+
 /// The series that are in any of some lists.
-struct Union<'c, E> {
+struct Union<'c, 'm, E> {
     /// The number of all series of the measurement.
     whole: usize,
     all: Ids<'c>,
     /// True if `all` ascends and has no series twice.
     is_sorted: bool,
-    may: Permission<'c, E>,
+    may: Permission<'m, E>,
 }
 
-impl<'c, E> Union<'c, E> {
+impl<'c, E> Union<'c, '_, E> {
     /// Adds a list.
     fn add(&mut self, list: Ids<'c>) -> Result<(), E> {
         if list.is_empty() {

@@ -33,6 +33,7 @@ mod transition;
 
 pub(crate) use change::{Change, Next};
 pub(crate) use draw::{Limits, type_conflict};
+pub(crate) use filter::select;
 pub use filter::{Permission, TagFilter, Work};
 pub use measurement::Field;
 pub(crate) use measurement::Measurement;
@@ -40,7 +41,6 @@ pub use policy::Policy;
 pub(crate) use policy::Shard;
 pub use series::{Series, SeriesTags};
 
-use filter::Selection;
 use hashbrown::{HashMap, HashTable};
 use page::Pages;
 use policy::PolicyState;
@@ -227,30 +227,8 @@ impl Catalogue {
 
     /// The numbers of the series of a measurement that a filter lets through, ascending.
     pub(crate) fn series_ids_that(&self, of: MeasurementId, filter: &TagFilter) -> Vec<SeriesId> {
-        let Ok(ids) = self.series_ids_within::<Infallible>(of, filter, &|_| Ok(()));
+        let Ok(ids) = select::<_, Infallible>(|| self, (of, filter), &|_| Ok(()));
         ids
-    }
-
-    /// The same; `may` decides before each step, and about the list that is returned.
-    ///
-    /// # Errors
-    /// That of `may`.
-    pub(crate) fn series_ids_within<E>(
-        &self,
-        of: MeasurementId,
-        filter: &TagFilter,
-        may: Permission<'_, E>,
-    ) -> Result<Vec<SeriesId>, E> {
-        let Some(measurement) = self.measurements.get(of) else { return Ok(Vec::new()) };
-        let selection = Selection {
-            postings: &measurement.postings,
-            hasher: &self.hasher,
-            series: |id| self.series.get(id).map(|series| &**series),
-            may,
-        };
-        let ids = selection.of(filter)?;
-        may(Work::List(ids.len()))?;
-        Ok(ids.into_owned())
     }
 
     /// The numbers of the series of a measurement, ascending.

@@ -141,6 +141,16 @@ impl Values {
         self.table.len()
     }
 
+    /// A copy: each value with the number of its series, and these one after the other.
+    pub(super) fn copy(&self) -> (Vec<(Arc<str>, usize)>, Vec<SeriesId>) {
+        let (mut texts, mut all) = (Vec::with_capacity(self.len()), Vec::with_capacity(self.len()));
+        for (text, ids) in self.iter() {
+            texts.push((Arc::clone(text), ids.len()));
+            all.extend_from_slice(ids);
+        }
+        (texts, all)
+    }
+
     /// Each value with its series, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &[SeriesId])> {
         self.table.iter().map(|value| (&value.text, value.ids.as_slice(&self.lists)))

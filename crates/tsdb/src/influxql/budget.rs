@@ -45,6 +45,7 @@ const GROUPED_NS: u64 = 500;
 /// Nanoseconds to list a series, or to look at a value of a tag, about, and bytes that it then takes.
 const SERIES_NS: u64 = 100;
 const SERIES_BYTES: usize = 8;
+const VALUE_BYTES: usize = 32;
 
 /// The reason why a query has to end within a time: its client has disconnected, or the deadline will have passed.
 fn why_ended(limits: &Limits, within: Duration) -> Option<&'static str> {
@@ -128,8 +129,7 @@ impl<'q> Budget<'q> {
         end_of(self.limits)
     }
 
-    /// Refuses a step of a search for series if time or memory do not suffice. Other threads cannot make names
-    /// during the search.
+    /// Refuses a step of a search for series if time or memory do not suffice.
     pub(super) fn may_list(&self, work: Work) -> Fallible<()> {
         self.may_list_in(work, SERIES_NS)
     }
@@ -140,13 +140,13 @@ impl<'q> Budget<'q> {
     }
 
     fn may_list_in(&self, work: Work, each_ns: u64) -> Fallible<()> {
-        let (of, each_ns, listed) = match work {
-            Work::Look(values) => (values, SERIES_NS, 0),
-            Work::List(series) => (series, each_ns, series),
+        let (of, each_ns, each_bytes) = match work {
+            Work::Look(values) => (values, SERIES_NS, VALUE_BYTES),
+            Work::List(series) => (series, each_ns, SERIES_BYTES),
         };
         let within = Duration::from_nanos(each_ns.saturating_mul(of as u64));
         why_ended(self.limits, within).map_or(Ok(()), |why| Err(why.to_owned()))?;
-        let bytes = listed.saturating_mul(SERIES_BYTES);
+        let bytes = of.saturating_mul(each_bytes);
         self.hold(bytes)?;
         self.release(bytes);
         Ok(())
@@ -379,8 +379,9 @@ mod tests {
         assert!(Budget::new(&limits).may_list(Work::List(12)).is_ok());
         let refused = Budget::new(&limits).may_list(Work::List(13));
         assert!(refused.is_err_and(|it| it.contains("104/100")));
-        // Values are looked at where they are.
-        assert!(Budget::new(&limits).may_list(Work::Look(1_000_000)).is_ok());
+        assert!(Budget::new(&limits).may_list(Work::Look(3)).is_ok());
+        let refused = Budget::new(&limits).may_list(Work::Look(4));
+        assert!(refused.is_err_and(|it| it.contains("128/100")));
         limits.bytes_max = usize::MAX;
         assert!(Budget::new(&limits).may_list(Work::List(1_000_000)).is_ok());
         let too_many = usize::try_from(1_000_000_000_000 / SERIES_NS).unwrap();

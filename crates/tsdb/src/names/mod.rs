@@ -5,7 +5,8 @@
 //! that is still in them no longer counts, at no opening, since no number is ever given twice.
 //!
 //! *Fence, then publish*: the catalogue changes when the log is durable. Threads that make names wait for each
-//! other; no other thread waits for them.
+//! other. Other threads wait for them while they change the catalogue, and while they themselves wait for a reader to
+//! leave it: so no thread reads it for longer than a short step (`catalogue/filter.rs`).
 //!
 //! A logged change that is impossible (a fault of this program, since a drawn change can be applied) changes
 //! nothing, neither when it is made nor in a replay, and does not hold up later changes. Its caller gets an error,

@@ -4,7 +4,7 @@ mod last;
 mod scope;
 mod source;
 
-use crate::catalogue::{Field, Permission, Series, TagFilter};
+use crate::catalogue::{Field, Permission, Series, SeriesId, TagFilter, select};
 use crate::error::Result;
 use crate::names::Names;
 use crate::pace::{Ends, Pace};
@@ -18,6 +18,9 @@ use source::{Stretch, Stretches};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+
+/// Series that are listed in one step.
+const LISTED_TOGETHER: usize = 4096;
 
 /// A database as a query sees it: every point that was acknowledged before the reader was made, and maybe later
 /// ones.
@@ -73,8 +76,8 @@ impl<'s> Reader<'s> {
         found
     }
 
-    /// The same; `may` decides before each step of the search. Threads that make names wait during the search, and
-    /// not while the series are sorted.
+    /// The same; `may` decides before each step of the search. Threads that make names wait for a step of the
+    /// search at most.
     ///
     /// # Errors
     /// That of `may`.
@@ -84,12 +87,12 @@ impl<'s> Reader<'s> {
         filter: &TagFilter,
         may: Permission<'_, E>,
     ) -> std::result::Result<Vec<Arc<Series>>, E> {
-        let names = self.scope.names.read();
-        let measurement = names.measurement(self.scope.database, measurement);
-        let Some(id) = measurement else { return Ok(Vec::new()) };
-        let ids = names.series_ids_within(id, filter, may)?;
-        let mut found: Vec<_> = ids.iter().filter_map(|id| names.series(*id).cloned()).collect();
-        drop(names);
+        let ids = self.series_ids(measurement, filter, may)?;
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(LISTED_TOGETHER) {
+            let names = self.scope.names.read();
+            found.extend(ids.iter().filter_map(|id| names.series(*id).cloned()));
+        }
         found.sort_unstable_by(|left, right| left.key.cmp(&right.key));
         Ok(found)
     }
@@ -101,10 +104,18 @@ impl<'s> Reader<'s> {
         filter: &TagFilter,
         may: Permission<'_, E>,
     ) -> std::result::Result<bool, E> {
-        let names = self.scope.names.read();
-        let measurement = names.measurement(self.scope.database, measurement);
-        let Some(id) = measurement else { return Ok(false) };
-        Ok(!names.series_ids_within(id, filter, may)?.is_empty())
+        Ok(!self.series_ids(measurement, filter, may)?.is_empty())
+    }
+
+    fn series_ids<E>(
+        &self,
+        measurement: &str,
+        filter: &TagFilter,
+        may: Permission<'_, E>,
+    ) -> std::result::Result<Vec<SeriesId>, E> {
+        let names = self.scope.names;
+        let id = names.read().measurement(self.scope.database, measurement);
+        id.map_or(Ok(Vec::new()), |id| select(|| names.read(), (id, filter), may))
     }
 
     /// The tag keys of the series of a measurement, ascending.
