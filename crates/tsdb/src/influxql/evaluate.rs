@@ -316,9 +316,11 @@ fn of_unsigned(operator: Operator, left: u64, right: u64) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     fn of(text: &str, place: Place) -> Option<Value> {
-        let statements = super::super::parse::query(&format!("SELECT x FROM m WHERE {text}"));
+        let (text, soon) = (format!("SELECT x FROM m WHERE {text}"), Duration::from_secs(100));
+        let statements = super::super::parse::query(&text, Instant::now() + soon);
         let Some(super::super::ast::Statement::Select(select)) = statements.unwrap().pop() else {
             unreachable!("a SELECT");
         };

@@ -185,7 +185,7 @@ fn not_a_query(why: String) -> Error {
 /// # Errors
 /// [`Error::Input`] if the text is not a query; then nothing was run.
 pub fn run(store: &Store, request: &Request<'_>) -> Result<Vec<Answer>> {
-    let statements = parse::query(request.text).map_err(not_a_query)?;
+    let statements = parse::query(request.text, request.limits.deadline).map_err(not_a_query)?;
     let budget = Budget::new(&request.limits);
     let mut answers = Vec::with_capacity(statements.len());
     for (number, statement) in statements.iter().enumerate() {

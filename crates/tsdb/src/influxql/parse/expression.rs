@@ -1,6 +1,6 @@
 //! Expressions.
 
-use super::{Parsed, Parser, at, pattern, unexpected};
+use super::{Parsed, Parser, at, unexpected};
 use crate::influxql::ast::{Cast, Expr};
 use crate::influxql::time;
 use crate::influxql::token::{Operator, Place, Token};
@@ -204,7 +204,6 @@ fn literal(token: Token, place: Place) -> Parsed<Expr> {
         Token::Duration(text) => time::duration(&text).map(Expr::Duration),
         Token::Keyword("TRUE") => Ok(Expr::Boolean(true)),
         Token::Keyword("FALSE") => Ok(Expr::Boolean(false)),
-        Token::Regex(text, true) => pattern(&text, place).map(Expr::Regex),
         token => Err(unexpected(&token, "identifier, string, number, bool", place)),
     }
 }

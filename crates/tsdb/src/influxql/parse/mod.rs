@@ -3,8 +3,8 @@
 //! The parser must not run out of stack. The depth of its calls and of every tree that it makes is at most the
 //! number of operators, calls and parentheses of a statement, which is bounded ([`PARTS_MAX`]); a SELECT within a
 //! SELECT within a SELECT is refused. The length of the text is bounded, too ([`TEXT_MAX`]), and so are number and
-//! size of the regular expressions, which are compiled here. The words and the places of errors are those of
-//! InfluxDB.
+//! size of the regular expressions. These are compiled here, but for one that may take longer than the query has.
+//! The words and the places of errors are those of InfluxDB.
 
 mod change;
 mod dialect;
@@ -17,7 +17,8 @@ mod show;
 use super::ast::{Expr, Measurement, Name, Pattern, Statement, Window};
 use super::text::quoted_name;
 use super::token::{Lexer, Place, Token};
-use regex::RegexBuilder;
+use regex::{Error as PatternError, RegexBuilder};
+use std::time::{Duration, Instant};
 
 /// The maximum length of a query, in bytes.
 const TEXT_MAX: usize = 256 * 1024;
@@ -26,6 +27,9 @@ const PARTS_MAX: usize = 1000;
 /// The maximum number of regular expressions of a query, and the maximum size of each when it is compiled, in bytes.
 const PATTERNS_MAX: usize = 128;
 const PATTERN_BYTES_MAX: usize = 1 << 20;
+/// Nanoseconds to compile a byte of a regular expression, as it is written and as it is compiled, about.
+const PATTERN_TEXT_NS: u64 = 1000;
+const PATTERN_NS: u64 = 10;
 
 /// The parsed item, or an error.
 pub(super) type Parsed<T> = Result<T, String>;
@@ -39,10 +43,10 @@ pub(super) fn check_length(text: &str) -> Parsed<()> {
     Ok(())
 }
 
-/// Reads a query.
-pub(super) fn query(text: &str) -> Parsed<Vec<Statement>> {
+/// Reads a query, whose regular expressions have to be compiled by a deadline.
+pub(super) fn query(text: &str, deadline: Instant) -> Parsed<Vec<Statement>> {
     check_length(text)?;
-    let mut parser = Parser { lexer: Lexer::new(text), parts: 0, patterns: 0 };
+    let mut parser = Parser { lexer: Lexer::new(text), deadline, parts: 0, patterns: 0 };
     let mut statements = Vec::new();
     let mut is_apart = true;
     loop {
@@ -75,6 +79,7 @@ fn unexpected(token: &Token, expected: &str, place: Place) -> String {
 /// The rest of a query.
 struct Parser<'a> {
     lexer: Lexer<'a>,
+    deadline: Instant,
     /// Of the statement.
     parts: usize,
     /// Of the query.
@@ -99,7 +104,7 @@ impl Parser<'_> {
 
     /// The next token, without taking it.
     fn ahead(&self) -> (Token, Place) {
-        Self { lexer: self.lexer, parts: 0, patterns: 0 }.next()
+        Self { lexer: self.lexer, deadline: self.deadline, parts: 0, patterns: 0 }.next()
     }
 
     /// Counts a part of the statement.
@@ -197,7 +202,8 @@ impl Parser<'_> {
                     );
                     return Err(at(&message, place));
                 }
-                pattern(&text, place).map(Some)
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                pattern(&text, left, place).map(Some)
             }
             Some((_, place)) => Err(at("bad regex: ", place)),
             None => {
@@ -314,10 +320,23 @@ impl Parser<'_> {
 const STATEMENTS: &str =
     "SELECT, DELETE, SHOW, CREATE, DROP, EXPLAIN, GRANT, REVOKE, ALTER, SET, KILL";
 
-/// Compiles a regular expression.
-fn pattern(text: &str, place: Place) -> Parsed<Pattern> {
-    let compiled = RegexBuilder::new(&dialect::of_go(text)).size_limit(PATTERN_BYTES_MAX).build();
+/// The bytes that a regular expression may have once it is compiled, so that it takes no longer than `left`. None if
+/// its text takes longer already.
+fn bytes_within(left: Duration, text: &str) -> Option<usize> {
+    let of_text = Duration::from_nanos(PATTERN_TEXT_NS.saturating_mul(text.len() as u64));
+    let bytes = left.checked_sub(of_text)?.as_nanos() / u128::from(PATTERN_NS);
+    Some(usize::try_from(bytes).map_or(PATTERN_BYTES_MAX, |it| it.min(PATTERN_BYTES_MAX)))
+}
+
+/// Compiles a regular expression within a time.
+fn pattern(text: &str, left: Duration, place: Place) -> Parsed<Pattern> {
+    let late = || "query-timeout limit exceeded".to_owned();
+    let bytes_max = bytes_within(left, text).ok_or_else(late)?;
+    let compiled = RegexBuilder::new(&dialect::of_go(text)).size_limit(bytes_max).build();
     compiled.map(|it| Pattern(it, text.to_owned())).map_err(|it| {
+        if matches!(it, PatternError::CompiledTooBig(max) if max < PATTERN_BYTES_MAX) {
+            return late();
+        }
         let reason = it.to_string();
         let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
         at(&format!("error parsing regexp: {last}: `{text}`"), place)

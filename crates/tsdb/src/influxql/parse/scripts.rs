@@ -3,9 +3,14 @@
 //! A line that begins with `> ` is a query. The lines after it are its statements as parsed, one a line, after
 //! `= `, or the error after `! `. `COREPLANE_BLESS=1 cargo test -p coreplane-tsdb golden` rewrites these lines.
 
-use super::query;
+use super::{Place, pattern};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+fn query(text: &str) -> super::Parsed<Vec<super::Statement>> {
+    super::query(text, Instant::now() + Duration::from_secs(1000))
+}
 
 fn answer(text: &str) -> Vec<String> {
     match query(text) {
@@ -63,6 +68,27 @@ fn what_is_written_is_read_again() {
             assert_eq!(answer(text), [line], "{}", path.display());
         }
     }
+}
+
+/// A short query is parsed on the thread of a connection, while others wait for it.
+#[test]
+fn expressions_are_compiled_within_the_time_that_is_left() {
+    let compiled = |text: &str, micros| {
+        pattern(text, Duration::from_micros(micros), Place::default()).map(|it| it.1)
+    };
+    let late = Err("query-timeout limit exceeded".to_owned());
+    let long = "(.{20}){50}";
+    assert_eq!(compiled("^host$", 500), Ok("^host$".to_owned()));
+    assert_eq!(compiled("^host$", 0), late);
+    assert_eq!(compiled(long, 500), late);
+    assert_eq!(compiled(long, 1_000_000), Ok(long.to_owned()));
+    assert_eq!(compiled(&"h".repeat(1000), 500), late);
+    assert!(compiled("(", 500).is_err_and(|it| it.starts_with("error parsing regexp: ")));
+    let many =
+        format!("SELECT v FROM m WHERE h =~ /{long}/{}", format!(" OR h =~ /{long}/").repeat(127));
+    let now = Instant::now();
+    assert_eq!(super::query(&many, now), Err("query-timeout limit exceeded".to_owned()));
+    assert!(query(&many).is_ok() && super::query("SELECT v FROM m", now).is_ok());
 }
 
 #[test]
