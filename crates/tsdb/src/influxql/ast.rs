@@ -84,6 +84,23 @@ impl Expr {
         )
     }
 
+    /// Bytes of the tree in memory, about, without compiled expressions, which all its copies share.
+    pub(super) fn bytes(&self) -> usize {
+        let mut bytes = 0;
+        self.walk(&mut |it| {
+            let text = match it {
+                Self::Reference(text, _)
+                | Self::Call(text, _)
+                | Self::String(text)
+                | Self::Distinct(text)
+                | Self::Regex(Pattern(_, text)) => text.len(),
+                _ => 0,
+            };
+            bytes += size_of::<Self>() + text;
+        });
+        bytes
+    }
+
     /// Visits each expression of the tree, outer ones first.
     pub(super) fn walk<'e>(&'e self, visit: &mut dyn FnMut(&'e Self)) {
         visit(self);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A member of a group.
 pub(super) enum Member<'a> {
     /// A series of a measurement, with the condition on its points.
-    Stored(&'a Stored, Arc<Series>, Option<Expr>),
+    Stored(&'a Stored, Arc<Series>, Option<Arc<Expr>>),
     /// A group of a sub-query.
     Inner(&'a Plan, Answered),
 }
@@ -26,14 +26,17 @@ pub(super) enum Member<'a> {
 pub(super) struct Group<'a> {
     /// The measurement.
     pub(super) name: Arc<str>,
-    /// The tags, ascending by key.
-    pub(super) tags: Vec<(String, Arc<str>)>,
+    /// The values of the dimensions of the plan; empty for a tag that the series do not have.
+    pub(super) tags: Vec<Arc<str>>,
     /// Ascending by name.
     pub(super) members: Vec<Member<'a>>,
 }
 
-/// Bytes of a member, about.
+/// Bytes of a member, and of a group beside its tags, about.
 const HELD: usize = 96;
+const GROUP_HELD: usize = 128;
+/// Bytes of a text that is shared, beside its own.
+const TEXT_HELD: usize = 16;
 
 type Key = (Arc<str>, Vec<Arc<str>>);
 
@@ -64,14 +67,8 @@ pub(super) fn groups<'a>(
             all.entry(key).or_default().extend(members);
         }
     }
-    let mut groups: Vec<Group<'a>> = all
-        .into_iter()
-        .map(|((name, values), members)| Group {
-            name,
-            tags: plan.dimensions.iter().cloned().zip(values).collect(),
-            members,
-        })
-        .collect();
+    let mut groups: Vec<Group<'a>> =
+        all.into_iter().map(|((name, tags), members)| Group { name, tags, members }).collect();
     if plan.is_descending {
         groups.reverse();
         groups.iter_mut().for_each(|it| it.members.reverse());
@@ -99,6 +96,8 @@ fn stored<'a>(
         Some(condition) => postings(condition),
     };
     let empty: Arc<str> = "".into();
+    // The filter of the series before: mostly that of all series.
+    let mut before: Option<Arc<Expr>> = None;
     let may = |work| context.budget.may_group(work);
     for series in reader.series_within(&of.name, &filter, &may)? {
         context.budget.tick()?;
@@ -106,7 +105,17 @@ fn stored<'a>(
             Some(condition) if !is_all => match settle(condition, &|name| series.tag(name)) {
                 Settled::Never => continue,
                 Settled::Always => None,
-                Settled::If(filter) => Some(filter),
+                Settled::If(filter) => {
+                    let known = before.take().filter(|known| **known == filter);
+                    before = Some(match known {
+                        Some(known) => known,
+                        None => {
+                            context.budget.hold(filter.bytes())?;
+                            Arc::new(filter)
+                        }
+                    });
+                    before.clone()
+                }
             },
             _ => None,
         };
@@ -119,14 +128,19 @@ fn stored<'a>(
         let members = match found.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let texts = entry.key().1.iter().map(|it| it.len()).sum::<usize>();
-                context.budget.hold(texts)?;
+                context.budget.hold(bytes_of(&entry.key().1))?;
                 entry.insert(Vec::new())
             }
         };
         members.push(Member::Stored(of, series, filter));
     }
     Ok(found)
+}
+
+/// Bytes of a group with these tags, without its members.
+fn bytes_of(tags: &[Arc<str>]) -> usize {
+    let texts: usize = tags.iter().filter(|it| !it.is_empty()).map(|it| TEXT_HELD + it.len()).sum();
+    GROUP_HELD + size_of_val(tags) + texts
 }
 
 /// Groups the groups of a sub-query.
@@ -142,7 +156,8 @@ fn of_rows<'a>(
     }
     for table in answered {
         context.budget.hold(HELD)?;
-        let key = plan.dimensions.iter().map(|it| table.tag(it)).collect();
+        let key: Vec<_> = plan.dimensions.iter().map(|it| table.tag(inner, it)).collect();
+        context.budget.hold(size_of_val(&*key))?;
         let key = (Arc::clone(&table.name), key);
         found.entry(key).or_default().push(Member::Inner(inner, table));
     }
@@ -161,7 +176,8 @@ impl<'a> Member<'a> {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         match self {
             Self::Stored(of, series, filter) => {
-                let points = SeriesPoints::open(context, of, series, filter.as_ref(), at, wanted)?;
+                let points =
+                    SeriesPoints::open(context, of, series, filter.as_deref(), at, wanted)?;
                 Ok(points.map(|it| Box::new(it) as Stream<'a>))
             }
             Self::Inner(..) => {
@@ -203,7 +219,7 @@ impl<'a> Member<'a> {
     pub(super) fn tag(&self, key: &str) -> Arc<str> {
         match self {
             Self::Stored(_, series, _) => series.tag(key).into(),
-            Self::Inner(_, table) => table.tag(key),
+            Self::Inner(inner, table) => table.tag(inner, key),
         }
     }
 }

@@ -23,17 +23,18 @@ pub(super) struct Row {
 pub(super) struct Answered {
     /// The measurement.
     pub(super) name: Arc<str>,
-    /// The tags of the group, ascending by key.
-    pub(super) tags: Vec<(String, Arc<str>)>,
+    /// The values of the dimensions of its plan.
+    pub(super) tags: Vec<Arc<str>>,
     /// In the direction of the SELECT around it.
     pub(super) rows: Vec<Row>,
 }
 
 impl Answered {
-    /// A tag of the group; empty if there is none.
-    pub(super) fn tag(&self, key: &str) -> Arc<str> {
-        let found = self.tags.iter().find(|(name, _)| name == key);
-        found.map_or_else(|| "".into(), |(_, value)| Arc::clone(value))
+    /// A tag of the group, which is one of this plan; empty if there is none.
+    pub(super) fn tag(&self, plan: &Plan, key: &str) -> Arc<str> {
+        let place = plan.dimensions.binary_search_by(|name| (**name).cmp(key));
+        let found = place.ok().and_then(|place| self.tags.get(place));
+        found.map_or_else(|| "".into(), Arc::clone)
     }
 }
 
@@ -55,7 +56,7 @@ impl Place {
                 },
             ),
             None if plan.own_dimensions.iter().any(|it| it == name) => {
-                Self::Same(Some(Value::String(of.tag(name))))
+                Self::Same(Some(Value::String(of.tag(plan, name))))
             }
             None => Self::Same(None),
         }
@@ -110,7 +111,7 @@ impl<'a> RowPoints<'a> {
                 Expr::Reference(name, kind) => {
                     // A name that is not a column is a tag, which is empty if it does not exist.
                     places.push(match Place::find(plan, of, name, *kind) {
-                        Place::Same(None) => Place::Same(Some(Value::String(of.tag(name)))),
+                        Place::Same(None) => Place::Same(Some(Value::String(of.tag(plan, name)))),
                         place => place,
                     });
                     Formula::Slot(places.len() - 1)

@@ -27,26 +27,34 @@ pub(super) fn select(
     let context = Context { inputs: &*inputs, budget };
     let names: usize = plan.columns.names.iter().map(|it| size_of::<String>() + it.len()).sum();
     of_groups(&plan, context, &|group, rows, budget| {
-        let of_tag =
-            |(key, value): &(String, Arc<str>)| 2 * size_of::<String>() + key.len() + value.len();
-        budget.table(names + group.tags.iter().map(of_tag).sum::<usize>())?;
-        let mut table = Table {
-            name: Some(group.name.to_string()),
-            tags: group.tags.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
-            columns: Vec::with_capacity(plan.columns.names.len() + 1),
-            rows: Vec::new(),
-        };
-        table.columns.push(plan.time_name.clone());
-        table.columns.extend(plan.columns.names.iter().cloned());
+        let mut of_table = Vec::new();
         while let Some(row) = rows.next()? {
+            if of_table.is_empty() {
+                let of_tag = |(key, value): (&String, &Arc<str>)| {
+                    2 * size_of::<String>() + key.len() + value.len()
+                };
+                budget.table(
+                    names + plan.dimensions.iter().zip(&group.tags).map(of_tag).sum::<usize>(),
+                )?;
+            }
             budget.row(held(&row))?;
             let mut cells = Cells::with_capacity(row.values.len() + 1);
             cells.push(Cell::Time(row.time));
             cells.extend(row.values.into_iter().map(cell));
-            table.rows.push(cells);
+            of_table.push(cells);
         }
-        Ok((!table.rows.is_empty()).then_some(table))
+        Ok((!of_table.is_empty()).then(|| table(&plan, group, of_table)))
     })
+}
+
+fn table(plan: &Plan, group: &Group<'_>, rows: Vec<Cells>) -> Table {
+    let tag = |(key, value): (&String, &Arc<str>)| (key.clone(), value.to_string());
+    Table {
+        name: Some(group.name.to_string()),
+        tags: plan.dimensions.iter().zip(&group.tags).map(tag).collect(),
+        columns: std::iter::once(&plan.time_name).chain(&plan.columns.names).cloned().collect(),
+        rows,
+    }
 }
 
 /// Bytes of a row, about.
@@ -74,11 +82,8 @@ fn cell(value: Option<Value>) -> Cell {
 /// The groups of a sub-query, with their rows.
 fn answered(plan: &Plan, context: Context<'_, '_>) -> Fallible<Vec<Answered>> {
     of_groups(plan, context, &|group, rows, budget| {
-        let mut table = Answered {
-            name: std::sync::Arc::clone(&group.name),
-            tags: group.tags.clone(),
-            rows: Vec::new(),
-        };
+        let mut table =
+            Answered { name: Arc::clone(&group.name), tags: group.tags.clone(), rows: Vec::new() };
         while let Some(row) = rows.next()? {
             budget.tick()?;
             budget.hold(held(&row))?;

@@ -77,3 +77,40 @@ fn the_cursors_of_all_fields_count() {
         assert!(asked(&store, text).iter().all(|it| it.outcome.is_ok()), "{text}");
     }
 }
+
+/// A series has the rest of the condition that its tags leave, and a group a tag for each dimension.
+#[test]
+fn what_is_held_for_each_series_counts() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let lines: Vec<String> =
+        (0..4000).map(|at| format!("m,host={at:04},odd={} v={at} {at}", at % 2)).collect();
+    let points: Vec<Point<'_>> = lines.iter().map(|it| point(it)).collect();
+    for some in points.chunks(500) {
+        assert_eq!(store.write("d", None, some).unwrap().written, 500);
+    }
+    let over = |count: usize| (0..count).map(|at| format!("v > {at}")).collect::<Vec<_>>();
+    let (odd, even) = (over(200).join(" OR "), over(199).join(" OR "));
+    let dimensions: Vec<String> = (0..900).map(|at| format!("a{at}")).collect();
+    let dimensions = dimensions.join(",");
+    let small = Limits { bytes_max: 16 << 20, threads_max: 1, ..limits() };
+    for (condition, is_answered) in [
+        // All series share it.
+        (format!("WHERE {odd}"), true),
+        // It is another one than that of the series before.
+        (format!("WHERE odd = '1' AND ({odd}) OR odd = '0' AND ({even})"), false),
+        (format!("WHERE time > '2100-01-01' GROUP BY host,{dimensions}"), false),
+        ("WHERE time > '2100-01-01' GROUP BY host,odd".to_owned(), true),
+        // A tag that a group has, and no row, does not count.
+        (format!("WHERE host = '0001' GROUP BY host,{dimensions}"), true),
+    ] {
+        let text = format!("SELECT count(v) FROM m {condition}");
+        let outcome = run(&store, &request(&text, small.clone())).unwrap();
+        assert_eq!(outcome[0].outcome.is_ok(), is_answered, "{text:.90}: {:?}", outcome[0].outcome);
+        if !is_answered {
+            let error = outcome[0].outcome.clone().unwrap_err();
+            assert!(error.starts_with("max-select-bytes"), "{text:.90}: {error}");
+        }
+    }
+}
