@@ -95,11 +95,9 @@ impl Measurement {
         self.postings.keys().cloned().collect()
     }
 
-    /// The values of a tag of its series, ascending.
+    /// The values of a tag of its series, in no order.
     pub(crate) fn tag_values(&self, key: &str) -> Vec<Arc<str>> {
         let Some(values) = self.postings.values(key) else { return Vec::new() };
-        let mut texts: Vec<_> = values.iter().map(|(text, _)| Arc::clone(text)).collect();
-        texts.sort_unstable();
-        texts
+        values.iter().map(|(text, _)| Arc::clone(text)).collect()
     }
 }

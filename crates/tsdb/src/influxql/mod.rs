@@ -13,7 +13,8 @@
 //!
 //! - `mode`, and the row that `percentile` chooses among equal values, may differ: InfluxDB's choice depends on an
 //!   unstable sort. InfluxDB's `percentile` ends the whole answer at the first bucket with too few points.
-//! - A cardinality counts a series once, not once for each shard.
+//! - A cardinality counts a series once, not once for each shard. Comparisons that tags do not have are an error
+//!   there, too.
 //! - Regular expressions are Go's, except that escapes by octal digits (`\012`) are refused, that what only the
 //!   `regex` crate has is accepted (`(?x)`, `\u{e9}`, `x**`), and that errors are worded differently.
 //! - A call beside one that looks at the bucket before the range (`mean(a), difference(mean(b))`) gets, of a

@@ -2,7 +2,7 @@
 
 use super::ast::{Cast, Counted, Expr, Keys, Measurement, Name, Scope, Window};
 use super::budget::{Budget, Fallible};
-use super::condition::{Settled, postings, resolved, settle, split};
+use super::condition::{Said, Settled, postings, resolved, settle, split};
 use super::inputs::{Inputs, named};
 use super::time::go_duration;
 use super::token::Operator;
@@ -58,6 +58,8 @@ struct About<'r, 's> {
     condition: Option<Expr>,
     filter: TagFilter,
     is_all: bool,
+    /// Only series with points in shards of this time, if it is stated.
+    said: Said,
 }
 
 /// The rows of a measurement.
@@ -72,12 +74,35 @@ impl About<'_, '_> {
         if let (Some(condition), false) = (&self.condition, self.is_all) {
             found.retain(|it| settle(condition, &|name| it.tag(name)) != Settled::Never);
         }
+        if self.said != Said::default() {
+            let range = self.said.min.unwrap_or(i64::MIN)..=self.said.max.unwrap_or(i64::MAX);
+            let found = self.reader.with_points(found, &range, budget.limits());
+            return found.map_err(|it| it.to_string());
+        }
         Ok(found)
+    }
+
+    /// True if there is a condition.
+    fn is_some(&self) -> bool {
+        !self.is_all || !matches!(self.filter, TagFilter::All) || self.said != Said::default()
+    }
+
+    /// The values of some tags of all series of the measurement, with their keys.
+    fn all_values(&self, keys: &Keys, budget: &Budget<'_>) -> Fallible<Vec<Cells>> {
+        let mut rows = Vec::new();
+        for key in self.reader.tag_keys(&self.name).iter().filter(|key| is_among(keys, key)) {
+            for value in self.reader.tag_values(&self.name, key) {
+                budget.tick()?;
+                budget.hold(64 + value.len())?;
+                rows.push(smallvec![Cell::String(Arc::clone(key)), Cell::String(value)]);
+            }
+        }
+        Ok(rows)
     }
 
     /// The tag keys of the series.
     fn keys(&self, budget: &Budget<'_>) -> Fallible<BTreeSet<Arc<str>>> {
-        if self.is_all && matches!(self.filter, TagFilter::All) {
+        if !self.is_some() {
             return Ok(self.reader.tag_keys(&self.name).into_iter().collect());
         }
         let series = self.series(budget)?;
@@ -92,7 +117,8 @@ impl<'s> Show<'_, 's> {
     fn about(&mut self, scope: &Scope) -> Fallible<Vec<About<'_, 's>>> {
         let database = scope.database.as_deref();
         let at = self.inputs.open_names(database)?;
-        let (condition, _) = split(scope.condition.as_ref(), self.now)?;
+        let (condition, said) = split(scope.condition.as_ref(), self.now)?;
+        condition.as_ref().map_or(Ok(()), check_operators)?;
         let Some(reader) = self.inputs.reader(at) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         for name in reader.measurements() {
@@ -111,7 +137,7 @@ impl<'s> Show<'_, 's> {
             };
             let condition = condition.as_ref().map(|it| resolved(it, &kind));
             let (filter, is_all) = condition.as_ref().map_or((TagFilter::All, true), postings);
-            all.push(About { reader, name, condition, filter, is_all });
+            all.push(About { reader, name, condition, filter, is_all, said });
         }
         Ok(all)
     }
@@ -167,7 +193,9 @@ impl<'s> Show<'_, 's> {
         }
         let budget = self.budget;
         let plain = Scope { condition: None, ..scope.clone() };
-        let (condition, _) = split(scope.condition.as_ref(), self.now)?;
+        let (condition, said) = split(scope.condition.as_ref(), self.now)?;
+        check_without_time("MEASUREMENTS", said)?;
+        condition.as_ref().map_or(Ok(()), check_operators)?;
         let mut names = Vec::new();
         for about in self.about(&plain)? {
             budget.tick()?;
@@ -228,6 +256,9 @@ impl<'s> Show<'_, 's> {
     /// SHOW TAG VALUES
     pub(super) fn tag_values(&mut self, scope: &Scope, keys: &Keys) -> Fallible<Vec<Table>> {
         self.each(scope, &["key", "value"], &|about, budget| {
+            if !about.is_some() {
+                return about.all_values(keys, budget);
+            }
             let all = about.series(budget)?;
             let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
             for series in &all {
@@ -274,6 +305,14 @@ impl<'s> Show<'_, 's> {
         if !scope.dimensions.is_empty() {
             return Err("GROUP BY is not supported in a cardinality statement".to_owned());
         }
+        let (_, said) = split(scope.condition.as_ref(), self.now)?;
+        match counted {
+            Counted::Series => check_without_time("SERIES EXACT CARDINALITY", said)?,
+            Counted::Measurement => check_without_time("MEASUREMENT EXACT CARDINALITY", said)?,
+            Counted::TagKey => check_without_time("TAG KEY EXACT CARDINALITY", said)?,
+            Counted::FieldKey => check_without_time("FIELD KEY CARDINALITY", said)?,
+            Counted::TagValues => {}
+        }
         let budget = self.budget;
         let mut total = 0_i64;
         let mut tables = Vec::new();
@@ -282,6 +321,11 @@ impl<'s> Show<'_, 's> {
             is_plain && !is_exact && matches!(counted, Counted::Series | Counted::Measurement);
         for about in self.about(scope)? {
             let count = match counted {
+                Counted::Measurement | Counted::FieldKey
+                    if about.is_some() && about.series(budget)?.is_empty() =>
+                {
+                    0
+                }
                 Counted::Measurement => 1,
                 Counted::FieldKey => about.reader.fields(&about.name).len(),
                 Counted::TagKey => about.keys(budget)?.len(),
@@ -315,6 +359,33 @@ impl<'s> Show<'_, 's> {
             (false, _) => tables,
         })
     }
+}
+
+/// Refuses comparisons that tags do not have.
+fn check_operators(condition: &Expr) -> Fallible<()> {
+    let mut is_wrong = false;
+    condition.walk(&mut |it| {
+        if let Expr::Binary(operator, ..) = it {
+            is_wrong |= !matches!(
+                operator,
+                Operator::And
+                    | Operator::Or
+                    | Operator::Equal
+                    | Operator::NotEqual
+                    | Operator::Match
+                    | Operator::NotMatch
+            );
+        }
+    });
+    if is_wrong { Err("invalid tag comparison operator".to_owned()) } else { Ok(()) }
+}
+
+/// Refuses a time in a statement that has no use for it.
+fn check_without_time(statement: &str, said: Said) -> Fallible<()> {
+    if said == Said::default() {
+        return Ok(());
+    }
+    Err(format!("SHOW {statement} doesn't support time in WHERE clause"))
 }
 
 /// True if a key is among the chosen ones.

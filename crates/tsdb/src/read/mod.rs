@@ -4,7 +4,7 @@ mod last;
 mod scope;
 mod source;
 
-use crate::catalogue::{Field, Permission, Series, SeriesId, TagFilter, select};
+use crate::catalogue::{Field, Permission, Series, SeriesId, Shard, TagFilter, select};
 use crate::error::Result;
 use crate::names::Names;
 use crate::pace::{Ends, Pace};
@@ -13,6 +13,7 @@ use crate::segment::Nears;
 use crate::set::{Set, View};
 use crate::summary::{Buckets, Most, Summary};
 use crate::value::{Block, Value};
+use hashbrown::HashSet;
 pub(crate) use scope::{Scope, Window};
 use source::{Stretch, Stretches};
 use std::convert::Infallible;
@@ -118,6 +119,33 @@ impl<'s> Reader<'s> {
         id.map_or(Ok(Vec::new()), |id| select(|| names.read(), (id, filter), may))
     }
 
+    /// Those of some series of the database that have a point in a shard, of any policy, that overlaps the range.
+    ///
+    /// # Errors
+    /// Those of `ends`.
+    pub(crate) fn with_points(
+        &self,
+        mut series: Vec<Arc<Series>>,
+        range: &RangeInclusive<i64>,
+        ends: &dyn Ends,
+    ) -> Result<Vec<Arc<Series>>> {
+        let names = self.scope.names.read();
+        let policies = names.policies(self.scope.database);
+        let shards = policies.flat_map(|(id, _)| names.shards(id));
+        let is_in = |it: &&Shard| it.start <= *range.end() && it.end > *range.start();
+        let shards: HashSet<ShardId> = shards.filter(is_in).map(|it| it.id).collect();
+        drop(names);
+        for (number, (set, _)) in self.scope.sets.iter().enumerate() {
+            let of_set = series.iter().filter(|it| it.set as usize == number).map(|it| it.id);
+            let mut ids: Vec<SeriesId> = of_set.collect();
+            ids.sort_unstable();
+            let is_live = |shard| shards.contains(&shard);
+            let absent = set.without_points(ids, &is_live, &|| ends.look(0))?;
+            series.retain(|it| it.set as usize != number || absent.binary_search(&it.id).is_err());
+        }
+        Ok(series)
+    }
+
     /// The tag keys of the series of a measurement, ascending.
     #[must_use]
     pub fn tag_keys(&self, measurement: &str) -> Vec<Arc<str>> {
@@ -131,7 +159,11 @@ impl<'s> Reader<'s> {
     pub fn tag_values(&self, measurement: &str, key: &str) -> Vec<Arc<str>> {
         let names = self.scope.names.read();
         let id = names.measurement(self.scope.database, measurement);
-        id.and_then(|id| names.measurement_by_id(id)).map_or_else(Vec::new, |it| it.tag_values(key))
+        let found = id.and_then(|id| names.measurement_by_id(id));
+        let mut values = found.map_or_else(Vec::new, |it| it.tag_values(key));
+        drop(names);
+        values.sort_unstable();
+        values
     }
 
     /// The number of series of the database.

@@ -296,7 +296,9 @@ impl Model {
         for key in TAGS {
             let values: BTreeSet<&str> =
                 mine.iter().filter_map(|(_, it)| Some(it.tags.get(key)?.as_str())).collect();
-            assert!(measurement.tag_values(key).iter().map(|value| &**value).eq(values));
+            let mut found = measurement.tag_values(key);
+            found.sort();
+            assert!(found.iter().map(|value| &**value).eq(values));
         }
         for filter in filters {
             let passing = mine.iter().filter(|(_, it)| passes(&it.tags, filter));
