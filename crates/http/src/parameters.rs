@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+/// The number of parameters of a URL: more than any request has use for.
+const PARAMETERS_MAX: usize = 256;
+
 /// Names and values, decoded, in the order given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Parameters(Vec<(String, String)>);
@@ -12,9 +15,10 @@ impl Parameters {
         Self::parse(query.unwrap_or_default().as_bytes())
     }
 
-    /// Parses a text `name=value&…`. Bytes that are not UTF-8 become U+FFFD.
+    /// Parses a text `name=value&…`. Bytes that are not UTF-8 become U+FFFD. More than [`PARAMETERS_MAX`] parameters
+    /// are ignored: a request keeps its parameters while it waits for its body.
     fn parse(text: &[u8]) -> Self {
-        Self(form_urlencoded::parse(text).map(owned).collect())
+        Self(form_urlencoded::parse(text).take(PARAMETERS_MAX).map(owned).collect())
     }
 
     /// Keeps the first value of each of these names, and adds those of a form: for equal names the form takes
@@ -77,5 +81,7 @@ mod tests {
         let many = b"a&b&".repeat(1000);
         let both = found.behind(&[&many[..], b"db=form&db=c&a"].concat(), &["db", "q", "p"]);
         assert_eq!((both.get("db"), both.get("q"), both.0.len()), ("form", "\"x\"", 2));
+        let empty = Parameters::of(Some(&"a&".repeat(32_000)));
+        assert!(empty.0.len() <= 256, "{}", empty.0.len());
     }
 }

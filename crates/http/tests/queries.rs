@@ -144,3 +144,19 @@ fn answers_are_bounded() -> Outcome<()> {
     assert_eq!(get(&served, "db=d&q=SELECT v FROM n LIMIT 10", "")?.status, 200);
     Ok(())
 }
+
+/// The answer counts as long as the client has not taken it.
+#[test]
+fn names_that_are_suggested_take_memory() -> Outcome<()> {
+    let served = Served::start(Options { memory_max: 200_000, ..Options::default() })?;
+    for at in 0..30 {
+        let line = format!("m,host={at:02}{} v=1 1", "x".repeat(9_000));
+        assert_eq!(served.ask("POST", "/write?db=opentsdb", line.as_bytes())?.status, 204);
+    }
+    let answer = served.ask("GET", "/api/suggest?type=tagv&max=10", b"")?;
+    assert_eq!((answer.status, answer.body.len()), (200, 10 * 9_004 + 11));
+    let answer = served.ask("GET", "/api/suggest?type=tagv&max=30", b"")?;
+    assert_eq!(answer.status, 503, "{} bytes", answer.body.len());
+    assert!(answer.body.contains("no memory"), "{answer:?}");
+    Ok(())
+}

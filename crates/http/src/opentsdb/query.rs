@@ -69,7 +69,8 @@ fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn no_room(host: &Host) -> Refused {
+/// The refusal of an answer for which there is no memory.
+pub(super) fn no_room(host: &Host) -> Refused {
     add(&host.metrics.no_room, 1);
     Refused::new(503, "no memory for this answer beside those of others")
 }

@@ -3,9 +3,11 @@
 use super::error;
 use super::meter::Meter;
 use super::point::wrong_json;
+use super::query::no_room;
 use crate::body;
 use crate::host::{Host, Unwanted};
 use crate::influx::{Refused, json_answer, string};
+use crate::limits::Share;
 use crate::parameters::Parameters;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -61,7 +63,8 @@ impl Names {
     }
 }
 
-fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<Vec<u8>, Refused> {
+/// The answer, and its share of memory.
+fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<(Vec<u8>, Share), Refused> {
     let options = &host.options;
     let meter = Meter::new(options.query_bytes_max, 0, options.query_time_max, unwanted);
     let max = asked.max.unwrap_or(NAMES).min(NAMES_MAX);
@@ -90,7 +93,9 @@ fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<Vec<u8>, Refuse
         string(name, &mut out);
     }
     out.push(b']');
-    Ok(out)
+    let mut share = host.memory.share();
+    share.grow_to(out.capacity()).map_err(|_| no_room(host))?;
+    Ok((out, share))
 }
 
 async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Refused> {
@@ -118,8 +123,8 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
         let _share = share;
         run(host, asked, unwanted)
     };
-    let names = host.run_query(call).await??;
-    Ok(json_answer(200, names))
+    let (names, share) = host.run_query(call).await??;
+    Ok(json_answer(200, body::held(names, share)))
 }
 
 /// `/api/suggest`
