@@ -6,8 +6,8 @@
 
 use crate::limits::Options;
 use crate::parameters::Parameters;
-use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, HeaderValue, Method};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::net::IpAddr;
@@ -21,6 +21,8 @@ pub(crate) enum Denied {
     Wrong,
     /// No password is set, and the client is on another machine.
     Protected,
+    /// No password is set, and a page of another site sends it through the browser of its reader.
+    OtherSite,
 }
 
 impl Denied {
@@ -32,6 +34,9 @@ impl Denied {
             Self::Protected => {
                 "there is no password, so clients of other machines are refused: set one, or serve with --no-protected-mode"
             }
+            Self::OtherSite => {
+                "there is no password, so a page of another site may change nothing: set one, or serve with --no-protected-mode"
+            }
         }
     }
 }
@@ -39,6 +44,14 @@ impl Denied {
 /// True if a client at this address is refused because no password is set.
 pub(crate) fn is_protected_from(options: &Options, peer: IpAddr) -> bool {
     options.is_protected && options.password.is_none() && !peer.to_canonical().is_loopback()
+}
+
+/// True if a request that may change something is refused because no password is set and a page of another site sends
+/// it: browsers send such forms without asking, and say so.
+pub(crate) fn is_of_other_site(options: &Options, method: &Method, headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let is_cross = *method == Method::POST && site == Some(b"cross-site");
+    options.is_protected && options.password.is_none() && is_cross
 }
 
 /// Checks the credentials of a request.
@@ -87,7 +100,6 @@ fn is_same(expected: &[u8], given: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
 
     fn checked(user: Option<&str>, header: Option<&str>, query: &str) -> Result<(), Denied> {
         let options = Options {

@@ -60,6 +60,14 @@ impl Answerer {
         let denied = match is_refused {
             _ if is_open => Ok(()),
             true => Err(Denied::Protected),
+            _ if auth::is_of_other_site(
+                &self.host.options,
+                request.method(),
+                request.headers(),
+            ) =>
+            {
+                Err(Denied::OtherSite)
+            }
             false => {
                 let parameters = Parameters::of(request.uri().query());
                 auth::check(&self.host.options, request.headers(), &parameters)

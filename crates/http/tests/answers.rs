@@ -216,3 +216,42 @@ fn points_of_opentsdb_are_told_what_is_wrong() -> Outcome<()> {
     assert!(answer.status == 400 && answer.body.contains("Unable to parse the given JSON"));
     Ok(())
 }
+
+/// Without a password a page of another site cannot use the browser of this machine to change something.
+#[test]
+fn a_page_of_another_site_changes_nothing_without_a_password() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let form = ("Content-Type", "application/x-www-form-urlencoded");
+    let point = b"{\"metric\":\"m\",\"timestamp\":1,\"value\":1,\"tags\":{\"a\":\"b\"}}";
+    let ask = |served: &Served, site, path, body: &[u8]| {
+        served.connect()?.ask("POST", path, &[form, ("Sec-Fetch-Site", site)], body)
+    };
+    assert_eq!(ask(&served, "same-site", "/query", b"q=CREATE+DATABASE+d")?.status, 200);
+    for (path, body) in [
+        ("/query", &b"q=DROP+DATABASE+d"[..]),
+        ("/write?db=d", b"m v=1"),
+        ("/api/v2/write?bucket=d", b"m v=1"),
+        ("/api/put", point),
+    ] {
+        let answer = ask(&served, "cross-site", path, body)?;
+        assert_eq!(answer.status, 403, "{path}: {answer:?}");
+        assert!(answer.body.contains("page of another site"), "{path}: {answer:?}");
+    }
+    let found = served.ask("GET", "/query?q=SHOW+MEASUREMENTS+ON+d;SHOW+DATABASES", b"")?;
+    assert!(found.body.contains("[\"d\"]") && !found.body.contains("[\"m\"]"), "{found:?}");
+    // Pages of this site, such as those of a Grafana, and programs.
+    for site in ["same-site", "same-origin", "none"] {
+        assert_eq!(ask(&served, site, "/write?db=d", b"m v=1")?.status, 204, "{site}");
+    }
+    let get = "/query?q=SHOW+DATABASES";
+    let cross = [("Sec-Fetch-Site", "cross-site")];
+    assert_eq!(served.connect()?.ask("GET", get, &cross, b"")?.status, 200);
+    served.stop();
+    let is_protected = false;
+    let served = Served::start(Options { is_protected, ..Options::default() })?;
+    assert_eq!(ask(&served, "cross-site", "/query", b"q=CREATE+DATABASE+d")?.status, 200);
+    let served = Served::start(Options { password: Some("p".to_owned()), ..Options::default() })?;
+    let path = "/query?u=x&p=p";
+    assert_eq!(ask(&served, "cross-site", path, b"q=CREATE+DATABASE+d")?.status, 200);
+    Ok(())
+}

@@ -23,6 +23,8 @@
 //!   does not know.
 //! - **Errors of statements in CSV** are a table with the column `error`; InfluxDB omits them.
 //! - **Chunks.** Answers of `SHOW DATABASES` and the like have chunks as all others; InfluxDB sends them whole.
+//! - **Pages of other sites.** Without a password, in protected mode, a `POST` that a browser marks as one of another
+//!   site is refused. There is no CORS.
 //! - A body of points is written in parts of some thousands: the points of a part stay, even if a later part fails.
 
 mod csv;
@@ -109,7 +111,10 @@ impl From<BodyError> for Refused {
 
 impl From<Denied> for Refused {
     fn from(denied: Denied) -> Self {
-        let status = if denied == Denied::Protected { 403 } else { 401 };
+        let status = match denied {
+            Denied::Protected | Denied::OtherSite => 403,
+            Denied::Missing | Denied::Wrong => 401,
+        };
         Self::new(status, denied.text())
     }
 }
