@@ -17,7 +17,7 @@ impl PartialEq for Pattern {
 }
 
 /// The kind of a reference as stated with `::`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Cast {
     /// No kind is stated.
     None,

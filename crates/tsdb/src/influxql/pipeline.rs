@@ -27,6 +27,7 @@ use super::tally::{Tally, Winner, add_all};
 use super::time::TIME_MIN;
 use super::whole::Wholes;
 use crate::value::{FieldType, Value};
+use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -45,7 +46,7 @@ pub(super) struct Pipeline<'a, 's, 'r> {
     group: &'a Group<'a>,
     /// The tallies that are read ahead, and the number of the group's first member there.
     ahead: Option<(&'r ReadAhead<'a>, usize)>,
-    tallies: RefCell<Vec<(TallyKey<'a>, Rc<Tallies>)>>,
+    tallies: RefCell<HashMap<TallyKey<'a>, Rc<Tallies>>>,
     held: Cell<usize>,
 }
 
@@ -64,7 +65,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         group: &'a Group<'a>,
         ahead: Option<(&'r ReadAhead<'a>, usize)>,
     ) -> Self {
-        let (tallies, held) = (RefCell::new(Vec::new()), Cell::new(0));
+        let (tallies, held) = (RefCell::new(HashMap::new()), Cell::new(0));
         Self { context, plan, group, ahead, tallies, held }
     }
 
@@ -210,10 +211,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
     /// The tallies of a field in buckets. They are made once, together with those of other calls.
     fn tallies(&self, call: &'a Call, range: Range) -> Fallible<Rc<Tallies>> {
         let wanted = (call.field.as_str(), call.kind, range);
-        let find = || {
-            let known = self.tallies.borrow();
-            known.iter().find(|it| it.0 == wanted).map(|it| Rc::clone(&it.1))
-        };
+        let find = || self.tallies.borrow().get(&wanted).map(Rc::clone);
         if let Some(known) = find() {
             return Ok(known);
         }
@@ -239,7 +237,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
             if self.plan.interval.is_some() && self.plan.fill == Fill::None {
                 self.context.budget.buckets(tallies.len())?;
             }
-            self.tallies.borrow_mut().push(((name, kind, range), Rc::new(tallies)));
+            self.tallies.borrow_mut().insert((name, kind, range), Rc::new(tallies));
         }
         Ok(find().unwrap_or_default())
     }

@@ -16,7 +16,7 @@ use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment};
 use super::validate::{Frame, check, without_time};
 
 /// The times that a SELECT reads; both bounds belong to the range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Range {
     /// The least time; [`TIME_MIN`] if the range is open.
     pub(super) start: i64,

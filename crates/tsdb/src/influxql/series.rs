@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::pace::Ends;
 use crate::read::Scope;
 use crate::summary::Most;
+use hashbrown::HashSet;
 use smallvec::SmallVec;
 
 /// The tallies of a field: each bucket that has points, ascending.
@@ -39,7 +40,7 @@ pub(super) fn bytes_of(tallies: &[(i64, Tally)]) -> usize {
 
 /// The fields whose tallies are needed for a range: those of all calls that have it.
 pub(super) fn fields_of(plan: &Plan, range: Range) -> Vec<(&str, Cast)> {
-    let mut found = Vec::with_capacity(plan.calls().len());
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
     for call in plan.calls() {
         let of = match &call.function {
             Function::Simple(_) => call,
@@ -47,7 +48,7 @@ pub(super) fn fields_of(plan: &Plan, range: Range) -> Vec<(&str, Cast)> {
             _ => continue,
         };
         let field = (of.field.as_str(), of.kind);
-        if plan.range_before(call.buckets_before()) == range && !found.contains(&field) {
+        if plan.range_before(call.buckets_before()) == range && known.insert(field) {
             found.push(field);
         }
     }
