@@ -41,6 +41,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | `calendar` | days and dates |
 //! | `error` | errors |
 //! | `pace` | whether a reader has to end |
 //! | `value` | values, columns, blocks of points |
@@ -62,6 +63,7 @@
 //! | `store` | all queue sets together |
 //! | `influxql` | InfluxDB's query language |
 
+pub mod calendar;
 mod catalogue;
 mod codec;
 mod error;

@@ -6,6 +6,7 @@ use super::filter::{Filter, check};
 use super::list::Few;
 use super::point::{nanoseconds, wrong_json};
 use crate::parameters::Parameters;
+use coreplane_tsdb::calendar;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
@@ -112,11 +113,8 @@ fn date(text: &str) -> Option<i64> {
     if hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    // Hinnant's `days_from_civil`.
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    // As in OpenTSDB, a day behind the end of its month is one of the next.
+    let days = calendar::days(year, month, day);
     Some((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000)
 }
 

@@ -1,6 +1,8 @@
 //! Times and durations as text.
 //!
-//! Time is UTC: days are counted in the proleptic Gregorian calendar, without leap seconds.
+//! Time is UTC, without leap seconds.
+
+use crate::calendar;
 
 /// The least time that a query can state. (In InfluxDB the two times below it mark an absent time.)
 pub(super) const TIME_MIN: i64 = i64::MIN + 2;
@@ -87,24 +89,10 @@ impl Digits<'_> {
     }
 }
 
-/// Days from 1970-01-01 to a date.
+/// Days from 1970-01-01 to a date; none if there is no such day.
 fn days(year: i64, month: i64, day: i64) -> Option<i64> {
-    let is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-    let length = match month {
-        2 => 28 + i64::from(is_leap),
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=length).contains(&day) {
-        return None;
-    }
-    // Years begin in March, so that the leap day is the last one.
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
+    let days = calendar::days(year, month, day);
+    (calendar::date(days) == (year, month, day)).then_some(days)
 }
 
 /// Reads `YYYY-MM-DD`, `YYYY-MM-DD HH:MM:SS.n` or RFC 3339 as nanoseconds since 1970.
@@ -140,14 +128,9 @@ pub(super) fn moment(text: &str) -> Option<i128> {
 pub(super) fn rfc3339(nanoseconds: i128) -> String {
     let seconds = nanoseconds.div_euclid(i128::from(SECOND));
     let of_day = seconds.rem_euclid(i128::from(DAY_SECONDS));
-    let days = seconds.div_euclid(i128::from(DAY_SECONDS)) + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i128::from(month <= 2);
+    let days = i64::try_from(seconds.div_euclid(i128::from(DAY_SECONDS)));
+    // A sum of all times that a query can state has far fewer.
+    let (year, month, day) = calendar::date(days.unwrap_or_default());
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
