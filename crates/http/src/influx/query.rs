@@ -181,6 +181,8 @@ fn text_len(cell: &Cell) -> usize {
 
 /// An answer that is encoded while the client takes it.
 struct Stream {
+    /// The first piece, if it is encoded already.
+    first: Option<Vec<u8>>,
     encoder: Option<Box<dyn Encoder>>,
     /// Bytes of the previous piece.
     before: usize,
@@ -190,6 +192,9 @@ struct Stream {
 
 impl Stream {
     fn piece(&mut self) -> Option<Vec<u8>> {
+        if self.first.is_some() {
+            return self.first.take();
+        }
         let encoder = self.encoder.as_mut()?;
         // Most answers are short; an answer with a second piece mostly has more.
         let mut piece = Vec::with_capacity((self.before + PIECE / 16).min(PIECE + PIECE / 8));
@@ -220,7 +225,7 @@ impl hyper::body::Body for Stream {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.encoder.is_none()
+        self.encoder.is_none() && self.first.is_none()
     }
 }
 
@@ -233,28 +238,8 @@ fn body_of(mut stream: Stream, is_chunked: bool) -> Body {
     if stream.encoder.is_none() {
         return Body::from(first);
     }
-    Body::new(Begun { first: Some(first), rest: stream })
-}
-
-/// A stream whose first piece was taken already.
-struct Begun {
-    first: Option<Vec<u8>>,
-    rest: Stream,
-}
-
-impl hyper::body::Body for Begun {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(Some(Ok(Frame::data(first.into())))),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
-        }
-    }
+    stream.first = Some(first);
+    Body::new(stream)
 }
 
 /// Writes answers as `/query` does: as JSON, or as comma-separated values.
@@ -315,8 +300,13 @@ async fn answer(
         true => Box::new(Csv::new(answers, shape)),
         false => Box::new(Document::new(answers, shape)),
     };
-    let stream =
-        Stream { encoder: Some(encoder), before: 0, host: Arc::clone(host), _share: share };
+    let stream = Stream {
+        first: None,
+        encoder: Some(encoder),
+        before: 0,
+        host: Arc::clone(host),
+        _share: share,
+    };
     let mut response = Response::new(body_of(stream, shape.chunk.is_some()));
     let kind = if is_csv { HeaderValue::from_static("text/csv") } else { JSON };
     response.headers_mut().insert(CONTENT_TYPE, kind);
