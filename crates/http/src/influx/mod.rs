@@ -23,6 +23,8 @@
 //!   does not know.
 //! - **Errors of statements in CSV** are a table with the column `error`; InfluxDB omits them.
 //! - **Chunks.** Answers of `SHOW DATABASES` and the like have chunks as all others; InfluxDB sends them whole.
+//! - **Types of fields.** A field has one type in a database, whatever the retention policy; in InfluxDB it has one
+//!   in each shard. So means of integers cannot go to another policy under the same names.
 //! - **Pages of other sites.** Without a password, in protected mode, a `POST` that a browser marks as one of another
 //!   site is refused. There is no CORS.
 //! - A body of points is written in parts of some thousands: the points of a part stay, even if a later part fails.
