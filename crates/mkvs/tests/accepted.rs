@@ -7,7 +7,9 @@ use coreplane_engine::{Engine, Error, Repairable, Visibility, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Loss, Matrix, MemberState, Options, ReadPath};
-use shelf::sample::{at, key, opened, put, put_back, refused, standing, take_out, two_by_two};
+use shelf::sample::{
+    FRESH, at, key, opened, put, put_back, refused, standing, take_out, two_by_two,
+};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -84,6 +86,43 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
         assert_eq!(matrix.get(&key(0, number)).expect("get").as_deref(), Some(&b"newest"[..]));
     }
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// While a loss was accepted, the missing devices continued without these, through many epochs. They do not count.
+#[test]
+fn what_continued_elsewhere_does_not_count_after_an_accepted_loss() {
+    let shelf = two_by_two(Ack::All);
+    take_out(&shelf, at(0, 1));
+    opened(&shelf).expect("it is left out").close().expect("close");
+    take_out(&shelf, at(1, 1));
+    for _ in 0..5 {
+        opened(&shelf).expect("the current device of group 0 is there").close().expect("close");
+    }
+    [at(0, 0), at(1, 0)].into_iter().for_each(|it| take_out(&shelf, it));
+    [at(0, 1), at(1, 1)].into_iter().for_each(|it| put_back(&shelf, it));
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("accepted");
+    put(&matrix, &key(0, 0), b"newer");
+    drop(matrix);
+    put_back(&shelf, at(0, 0));
+    refused(&shelf, "the device at g0d0 was replaced by another");
+}
+
+/// A device whose fill was cut off has a part of the records: its group is not continued with it, whatever is accepted.
+#[test]
+fn one_that_was_being_filled_does_not_stand_for_its_group() {
+    let shelf = two_by_two(Ack::All);
+    let matrix = opened(&shelf).expect("open");
+    shelf.pull(at(0, 1));
+    (0..100).for_each(|number| put(&matrix, &key(0, number), b"newer"));
+    let fails = |_| shelf.pull(at(0, 1));
+    matrix.replace(&shelf, at(0, 1), &FRESH, &fails).expect_err("it fails");
+    assert_eq!(standing(&matrix, at(0, 1)), MemberState::Joining);
+    drop(matrix);
+    take_out(&shelf, at(0, 0));
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let refused = Matrix::open(&shelf, &accept, &|_| {}).map(|_| ()).expect_err("refused");
+    assert!(refused.to_string().contains("one of g0d0 is needed"), "{refused}");
 }
 
 /// The device that acknowledged a write is gone, and its peer cannot execute the write in its ring.

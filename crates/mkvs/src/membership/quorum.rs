@@ -41,7 +41,7 @@ mod tests {
     fn the_primary_is_enough_and_so_are_as_many_as_no_write_can_pass_by() {
         // A number of members, and how many without the primary are enough at each level.
         for (count, first, majority, all) in
-            [(1, 1, 1, 1), (2, 2, 1, 1), (3, 3, 2, 1), (5, 5, 3, 1)]
+            [(0, 1, 1, 1), (1, 1, 1, 1), (2, 2, 1, 1), (3, 3, 2, 1), (5, 5, 3, 1)]
         {
             let members = (1 << count) - 1;
             for (ack, least) in [(Ack::First, first), (Ack::Majority, majority), (Ack::All, all)] {

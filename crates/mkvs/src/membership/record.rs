@@ -155,17 +155,6 @@ impl MembershipRecord {
         Self { position, identity, ..self.clone() }
     }
 
-    /// True if it agrees with another record of its epoch, except in fields that are raised without a new epoch.
-    pub(crate) fn says_as(&self, other: &Self) -> bool {
-        let of = |it: &Self| (it.ack, it.prototype, it.has_guests, it.is_clearing);
-        of(self) == of(other)
-            && self.members == other.members
-            && self.primaries == other.primaries
-            && self.planned == other.planned
-            && self.owners == other.owners
-            && self.moving == other.moving
-    }
-
     pub(crate) fn member(&self, position: Position) -> Option<&Member> {
         let group = usize::from(position.group);
         let planned = self.planned.as_ref().filter(|_| group == self.members.len());

@@ -71,42 +71,15 @@ fn check_one_matrix(devices: &[(Position, Found)]) -> Result<()> {
     )))
 }
 
-/// The record of the highest epoch.
-pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<MembershipRecord> {
-    let records = || found.values().map(|device| &device.record);
-    let epoch = records().map(|record| record.epoch).max();
-    let epoch = epoch.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
-    let latest: Vec<&MembershipRecord> = records().filter(|record| record.epoch == epoch).collect();
-    in_force(&latest).cloned()
-}
-
-/// The one of several records of an epoch that is in force: a committed one, if there is one. Otherwise they are the
-/// same, unless one was interrupted when only some devices had it, and the matrix was opened without those: then the
-/// next record had the same epoch. Some device that is current by the interrupted record does not have that record;
-/// every device that is current by the other record has the other.
+/// The record of the highest epoch, a committed one if there is one.
 ///
-/// # Errors
-/// If that cannot be determined: devices were opened apart from each other.
-fn in_force<'l>(latest: &[&'l MembershipRecord]) -> Result<&'l MembershipRecord> {
-    let is_on_all = |one: &MembershipRecord| {
-        latest.iter().all(|it| !one.is_current(it.position) || one.says_as(it))
-    };
-    let candidates = || latest.iter().copied().filter(|record| is_on_all(record));
-    let newest = candidates().max_by_key(|record| (record.committed, record.watermark));
-    let (Some(one), Some(other)) = (latest.first(), latest.last()) else {
-        return Err(Error::Unusable("there is no device".to_owned()));
-    };
-    match newest {
-        Some(newest) if candidates().all(|record| record.says_as(newest)) => Ok(newest),
-        _ => {
-            let other = latest.iter().find(|it| !it.says_as(one)).unwrap_or(other);
-            Err(Error::Unusable(format!(
-                "{} and {} say different things of the matrix, both in epoch {}: devices of it were opened \
-                 apart from each other. Take out those that are not to count",
-                one.position, other.position, one.epoch
-            )))
-        }
-    }
+/// Several records of an epoch that differ are uncommitted, or all but one: a change was interrupted when only some
+/// devices had it, and the matrix was opened without those, which was interrupted in turn. Either will do: no write
+/// of a user was acknowledged under one that is not committed, and the members that it names had everything before.
+pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<MembershipRecord> {
+    let records = found.values().map(|device| &device.record);
+    let newest = records.max_by_key(|it| (it.epoch, it.committed, it.watermark));
+    newest.cloned().ok_or_else(|| Error::Unusable("there is no device".to_owned()))
 }
 
 /// The devices with which a matrix is opened.
@@ -368,6 +341,3 @@ fn losses_of<'a>(
         (!missing.is_empty()).then_some(Loss { group, missing, kept, epoch, watermark, what })
     })
 }
-
-#[cfg(test)]
-mod tests;

@@ -64,13 +64,3 @@ fn a_group_that_is_all_there_proves_the_record() {
     degraded.members[0][0].state = MemberState::Absent;
     assert!(latest(&degraded, &[(0, 0)]), "who is missing is no member any more");
 }
-
-#[test]
-fn copies_are_counted_of_those_that_are_there() {
-    for (members, first, majority, all) in [(1, 1, 1, 1), (2, 1, 2, 2), (3, 1, 2, 3), (0, 0, 0, 0)]
-    {
-        assert_eq!(Ack::First.copies(members), first);
-        assert_eq!(Ack::Majority.copies(members), majority);
-        assert_eq!(Ack::All.copies(members), all);
-    }
-}
