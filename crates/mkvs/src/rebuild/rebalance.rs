@@ -40,37 +40,8 @@ use std::sync::atomic::Ordering;
 const SLOTS_AT_A_TIME: usize = 16;
 
 impl Rebuild {
-    /// Adds a group of new devices, and moves its share of the keys to it.
-    ///
-    /// # Errors
-    /// As [`Matrix::add_group`](crate::Matrix::add_group).
-    pub(crate) fn add_group(
-        &self,
-        rack: &dyn Rack,
-        options: &CopyOptions,
-        progress: &dyn Fn(Progress),
-    ) -> Result<Copied> {
-        let _alone = self.fill_alone()?;
-        self.run_moves(options, progress)?;
-        self.make_group(rack)?;
-        self.run_moves(options, progress)
-    }
-
-    /// Continues moves that were interrupted; does nothing if there are none.
-    ///
-    /// # Errors
-    /// As [`Self::add_group`].
-    pub(crate) fn finish_moves(
-        &self,
-        options: &CopyOptions,
-        progress: &dyn Fn(Progress),
-    ) -> Result<Copied> {
-        let _alone = self.fill_alone()?;
-        self.run_moves(options, progress)
-    }
-
     /// Creates the devices of a new group, and the group; from then on its share of the slots is to move.
-    fn make_group(&self, rack: &dyn Rack) -> Result<()> {
+    pub(crate) fn make_group(&self, rack: &dyn Rack) -> Result<()> {
         let number = self.keyspace.groups.len() as u16;
         if number == GROUPS_MAX {
             return Err(Error::Unusable(format!("a matrix has at most {GROUPS_MAX} groups")));
@@ -115,7 +86,11 @@ impl Rebuild {
     }
 
     /// Moves the slots that are to move, and removes the moved records.
-    fn run_moves(&self, options: &CopyOptions, progress: &dyn Fn(Progress)) -> Result<Copied> {
+    pub(crate) fn run_moves(
+        &self,
+        options: &CopyOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Copied> {
         let mut pace = Pace::new(options);
         if !self.keyspace.has_guests.load(Ordering::Acquire) {
             return Ok(pace.filled());

@@ -37,24 +37,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Rebuild {
-    /// Fills the device at `place` from its peers, and makes it a current member.
-    ///
-    /// # Errors
-    /// As [`Matrix::replace`](crate::Matrix::replace).
-    pub(crate) fn replace(
-        &self,
-        rack: &dyn Rack,
-        place: Position,
-        options: &CopyOptions,
-        progress: &dyn Fn(Progress),
-    ) -> Result<Copied> {
-        let _alone = self.fill_alone()?;
-        let group = self.keyspace.groups.get(usize::from(place.group));
-        let group = group.ok_or_else(|| no_such(place))?;
-        let checked = self.announce(rack, group, place, options)?;
-        self.fill_member(group, place, checked, options, progress)
-    }
-
     /// Fills an older copy of a member before users are admitted, which makes it a member. If that fails the
     /// device stays as it is, and the next open of the matrix tries again.
     pub(crate) fn fill_outdated(
@@ -70,7 +52,7 @@ impl Rebuild {
     }
 
     /// Fills a device from the members of its group, which makes it a member.
-    fn fill_member(
+    pub(crate) fn fill_member(
         &self,
         group: &Arc<Group>,
         place: Position,
@@ -117,7 +99,7 @@ fn fresh_only(what: String) -> Error {
     Error::Occupied { what, vacancy: Vacancy::Fresh }
 }
 
-fn no_such(place: Position) -> Error {
+pub(crate) fn no_such(place: Position) -> Error {
     Error::Unusable(format!("there is no place {place} in this matrix"))
 }
 
@@ -130,7 +112,7 @@ impl Rebuild {
     }
 
     /// Records durably that a device joins, and creates or finds it.
-    fn announce(
+    pub(crate) fn announce(
         &self,
         rack: &dyn Rack,
         group: &Group,

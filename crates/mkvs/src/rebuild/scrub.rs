@@ -23,7 +23,6 @@ use crate::filter::hash_of;
 use crate::group::Group;
 use crate::group::item::Item;
 use crate::in_flight::InFlight;
-use crate::membership::record::MemberState;
 use crate::rebuild::Rebuild;
 use crate::shape::position::{Position, is_reserved};
 use coreplane_engine::{
@@ -68,19 +67,8 @@ enum Health {
 }
 
 impl Rebuild {
-    /// Scrubs all groups, or the group of one device.
-    ///
-    /// # Errors
-    /// As the devices, but for damage; [`Error::Unusable`] if there is no such device, or it is not current.
-    pub(crate) fn scrub_of(
-        &self,
-        device: Option<Position>,
-        progress: &dyn Fn(Progress),
-    ) -> Result<Scrubbed> {
-        if let Some(place) = device {
-            self.check_current(place)?;
-        }
-        let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
+    /// The findings before any record is read: what is in doubt.
+    pub(crate) fn begin_scrub(&self) -> Result<Scrubbed> {
         let indeterminate = self.clear_doubts()?;
         for (group, key) in self.keyspace.lost_ranges.keys() {
             // A later write is found.
@@ -89,35 +77,44 @@ impl Rebuild {
             }
         }
         let lost_ranges = self.keyspace.lost_ranges.ranges();
-        let mut scrubbed = Scrubbed { indeterminate, lost_ranges, ..Scrubbed::default() };
-        for group in self.keyspace.groups.iter().filter(|group| is_asked(group)) {
-            let before = scrubbed.findings();
-            let left = scrub_pages(group, &mut scrubbed, progress)?;
-            let mut doubts = Vec::new();
-            for device in group.of(group.members()) {
-                let its = doubts_of(group, device, &mut scrubbed.unreadable)?;
-                doubts.push((Arc::clone(device), its));
-            }
-            let mut records = None;
-            for (device, doubts) in &doubts {
-                let of_device =
-                    self.scrub_keys_of(group, (device, doubts), &mut scrubbed, progress)?;
-                records = records.or(of_device);
-            }
-            scrubbed.records += records.unwrap_or(0);
-            settle_all(group, &doubts, &mut scrubbed)?;
-            let is_doubtful = || doubts.iter().any(|(_, doubts)| !doubts.is_empty());
-            if !left.is_empty() || scrubbed.findings() > before || is_doubtful() {
-                // Rewritten records have left the damaged ones behind.
-                let left = scrub_pages(group, &mut scrubbed, progress)?;
-                scrubbed.unreadable.extend(left);
-            }
-            if !group.is_listed.load(Ordering::Acquire) {
-                // Perhaps its keys can be listed now.
-                self.filters.fill_filter(group)?;
-            }
+        Ok(Scrubbed { indeterminate, lost_ranges, ..Scrubbed::default() })
+    }
+
+    /// Scrubs a group.
+    ///
+    /// # Errors
+    /// As the devices, but for damage.
+    pub(crate) fn scrub_group(
+        &self,
+        group: &Arc<Group>,
+        scrubbed: &mut Scrubbed,
+        progress: &dyn Fn(Progress),
+    ) -> Result<()> {
+        let before = scrubbed.findings();
+        let left = scrub_pages(group, scrubbed, progress)?;
+        let mut doubts = Vec::new();
+        for device in group.of(group.members()) {
+            let its = doubts_of(group, device, &mut scrubbed.unreadable)?;
+            doubts.push((Arc::clone(device), its));
         }
-        Ok(scrubbed)
+        let mut records = None;
+        for (device, doubts) in &doubts {
+            let of_device = self.scrub_keys_of(group, (device, doubts), scrubbed, progress)?;
+            records = records.or(of_device);
+        }
+        scrubbed.records += records.unwrap_or(0);
+        settle_all(group, &doubts, scrubbed)?;
+        let is_doubtful = || doubts.iter().any(|(_, doubts)| !doubts.is_empty());
+        if !left.is_empty() || scrubbed.findings() > before || is_doubtful() {
+            // Rewritten records have left the damaged ones behind.
+            let left = scrub_pages(group, scrubbed, progress)?;
+            scrubbed.unreadable.extend(left);
+        }
+        if !group.is_listed.load(Ordering::Acquire) {
+            // Perhaps its keys can be listed now.
+            self.filters.fill_filter(group)?;
+        }
+        Ok(())
     }
 }
 
@@ -134,18 +131,6 @@ impl Rebuild {
         let hash = hash_of(key);
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
         self.keyspace.find(hash, key, &mut |_| {}).is_ok_and(|found| found.hit)
-    }
-
-    /// # Errors
-    /// If there is no such device, or it is not a current member.
-    fn check_current(&self, place: Position) -> Result<()> {
-        let states = self.failover.member_states();
-        let what = match states.iter().find(|(position, _)| *position == place) {
-            Some((_, MemberState::Current)) => return Ok(()),
-            Some(_) => format!("{place} is not current: replace fills it"),
-            None => format!("there is no place {place} in this matrix"),
-        };
-        Err(Error::Unusable(what))
     }
 
     /// Checks every key of one device, on all members, except those that the device is in doubt of: its peers

@@ -1,14 +1,17 @@
 //! Maintenance of an open matrix, while readers and writers continue: devices replaced, groups added, damage
 //! healed.
 
+use crate::group::Group;
 use crate::keyspace::Keyspace;
 use crate::matrix::Matrix;
 use crate::membership::rack::Rack;
+use crate::membership::record::MemberState;
 use crate::rebuild::copy::{Copied, CopyOptions};
 use crate::rebuild::indeterminate::DamageSummary;
+use crate::rebuild::resync::no_such;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::Position;
-use coreplane_engine::{Progress, Result};
+use coreplane_engine::{Error, Progress, Result};
 use std::sync::atomic::Ordering;
 
 impl Matrix {
@@ -28,7 +31,11 @@ impl Matrix {
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
-        self.rebuild.replace(rack, place, options, progress)
+        let _alone = self.rebuild.fill_alone()?;
+        let group = self.keyspace.groups.get(usize::from(place.group));
+        let group = group.ok_or_else(|| no_such(place))?;
+        let checked = self.rebuild.announce(rack, group, place, options)?;
+        self.rebuild.fill_member(group, place, checked, options, progress)
     }
 
     /// Adds a group of as many new devices as the others have, and moves its share of the keys to it. Returns
@@ -43,7 +50,10 @@ impl Matrix {
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
-        self.rebuild.add_group(rack, options, progress)
+        let _alone = self.rebuild.fill_alone()?;
+        self.rebuild.run_moves(options, progress)?;
+        self.rebuild.make_group(rack)?;
+        self.rebuild.run_moves(options, progress)
     }
 
     /// Continues moves that were interrupted; does nothing if there are none.
@@ -55,7 +65,8 @@ impl Matrix {
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
-        self.rebuild.finish_moves(options, progress)
+        let _alone = self.rebuild.fill_alone()?;
+        self.rebuild.run_moves(options, progress)
     }
 
     /// True if slots are moving, or were moving when something interrupted that.
@@ -93,7 +104,26 @@ impl Matrix {
         device: Option<Position>,
         progress: &dyn Fn(Progress),
     ) -> Result<Scrubbed> {
-        self.rebuild.scrub_of(device, progress)
+        if let Some(place) = device {
+            self.check_current(place)?;
+        }
+        let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
+        let mut scrubbed = self.rebuild.begin_scrub()?;
+        for group in self.keyspace.groups.iter().filter(|group| is_asked(group)) {
+            self.rebuild.scrub_group(group, &mut scrubbed, progress)?;
+        }
+        Ok(scrubbed)
+    }
+
+    /// # Errors
+    /// If there is no such device, or it is not a current member.
+    fn check_current(&self, place: Position) -> Result<()> {
+        let state = self.failover.membership.now().member(place).map(|member| member.state);
+        match state {
+            Some(MemberState::Current) => Ok(()),
+            Some(_) => Err(Error::Unusable(format!("{place} is not current: replace fills it"))),
+            None => Err(no_such(place)),
+        }
     }
 
     /// The keys that are in doubt, and the ranges; no devices.
