@@ -150,6 +150,35 @@ pub struct KeyRange {
     pub end: Option<Vec<u8>>,
 }
 
+impl KeyRange {
+    /// True if the key lies in the range.
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.start.as_slice() <= key && !self.ends_before(key)
+    }
+
+    /// True if the range and the one from `start` to below `end` have a part in common.
+    pub fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
+        end.is_none_or(|end| self.start.as_slice() < end) && !self.ends_before(start)
+    }
+
+    /// True if all of another range lies in this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        let end = other.end.as_deref();
+        self.start <= other.start
+            && self.end.as_deref().is_none_or(|own| end.is_some_and(|end| end <= own))
+    }
+
+    /// The key of the range, if it has just one.
+    pub fn only_key(&self) -> Option<&[u8]> {
+        let last = self.end.as_deref().and_then(<[u8]>::split_last);
+        (last == Some((&0, self.start.as_slice()))).then_some(&self.start)
+    }
+
+    fn ends_before(&self, key: &[u8]) -> bool {
+        self.end.as_deref().is_some_and(|end| end <= key)
+    }
+}
+
 /// A key whose record exists and cannot be shown: a part of it, or of the key itself, is damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedKey {
@@ -221,6 +250,29 @@ impl VerifyReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ranges_have_in_common() {
+        let range = |start: &[u8], end: Option<&[u8]>| KeyRange {
+            start: start.to_vec(),
+            end: end.map(<[u8]>::to_vec),
+        };
+        let (middle, tail, one) =
+            (range(b"b", Some(b"d")), range(b"b", None), range(b"b", Some(b"b\0")));
+        for (key, is_in_middle) in [(&b"az"[..], false), (b"b", true), (b"cz", true), (b"d", false)]
+        {
+            assert_eq!((middle.has(key), tail.has(key)), (is_in_middle, key >= b"b"), "{key:?}");
+        }
+        assert!(!middle.overlaps(b"", Some(b"b")) && !middle.overlaps(b"d", None));
+        assert!(middle.overlaps(b"", Some(b"b\0")) && middle.overlaps(b"cz", None));
+        assert!(tail.overlaps(b"z", None) && middle.overlaps(b"", None));
+        assert!(middle.covers(&one) && middle.covers(&middle) && tail.covers(&middle));
+        assert!(!one.covers(&middle) && !middle.covers(&tail));
+        assert!(!middle.covers(&range(b"a", Some(b"c"))));
+        let keys = [&one, &middle, &tail].map(KeyRange::only_key);
+        assert_eq!(keys, [Some(&b"b"[..]), None, None]);
+        assert_eq!(range(b"b", Some(b"c\0")).only_key(), None);
+    }
 
     #[test]
     fn a_damage_that_was_found_twice_is_one() {

@@ -15,32 +15,39 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The form of a range of keys in a record.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "KeyRange")]
+struct Keys {
+    start: Vec<u8>,
+    end: Option<Vec<u8>>,
+}
+
 /// Keys of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LostRange {
     group: u16,
-    start: Vec<u8>,
-    end: Option<Vec<u8>>,
+    #[serde(flatten, with = "Keys")]
+    keys: KeyRange,
     /// Records with a greater sequence were written afterwards; 0: that sequence is not known yet.
     since: u64,
 }
 
 impl LostRange {
     /// The range that a device of a group has lost.
-    pub(crate) fn new(group: u16, doubt: KeyRange) -> Self {
-        Self { group, start: doubt.start, end: doubt.end, since: 0 }
+    pub(crate) fn new(group: u16, keys: KeyRange) -> Self {
+        Self { group, keys, since: 0 }
     }
 
     /// The key, if the range has just one.
     pub(crate) fn key(&self) -> Option<(u16, &[u8])> {
-        let is_one = self.end.as_deref().is_some_and(|end| is_behind(end, &self.start));
-        is_one.then_some((self.group, &self.start))
+        self.keys.only_key().map(|key| (self.group, key))
     }
 
     /// Bytes that it takes in a membership record, roughly.
     pub(crate) fn len(&self) -> usize {
         const OTHERS: usize = 64;
-        OTHERS + self.start.len() + self.end.as_ref().map_or(0, Vec::len)
+        OTHERS + self.keys.start.len() + self.keys.end.as_ref().map_or(0, Vec::len)
     }
 
     /// All later sequences are greater.
@@ -51,48 +58,19 @@ impl LostRange {
     }
 
     /// True if the range already covers these keys up to this sequence.
-    pub(crate) fn covers(
-        &self,
-        group: u16,
-        KeyRange { start, end }: &KeyRange,
-        sequence: u64,
-    ) -> bool {
-        let ends_behind = match (&self.end, end) {
-            (None, _) => true,
-            (Some(own), other) => other.as_ref().is_some_and(|other| other <= own),
-        };
-        self.group == group && self.start <= *start && ends_behind && sequence <= self.since
+    pub(crate) fn covers(&self, group: u16, keys: &KeyRange, sequence: u64) -> bool {
+        self.group == group && self.keys.covers(keys) && sequence <= self.since
     }
 
     /// True if the write of a key with this sequence may be lost.
     pub(crate) fn is_about(&self, group: u16, key: &[u8], sequence: u64) -> bool {
-        self.group == group && self.has(key) && sequence <= self.since
-    }
-
-    /// True if the range has a key from `start` to below `end`.
-    fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
-        end.is_none_or(|end| self.start.as_slice() < end)
-            && self.end.as_ref().is_none_or(|end| start < end.as_slice())
-    }
-
-    fn has(&self, key: &[u8]) -> bool {
-        key >= self.start.as_slice() && self.end.as_ref().is_none_or(|end| key < end.as_slice())
+        self.group == group && self.keys.has(key) && sequence <= self.since
     }
 }
 
 /// The range of one key.
 pub(crate) fn just(key: &[u8]) -> KeyRange {
     KeyRange { start: key.to_vec(), end: Some([key, &[0]].concat()) }
-}
-
-/// The key of a range, if it has just one.
-pub(crate) fn key_of(KeyRange { start, end }: &KeyRange) -> Option<&[u8]> {
-    end.as_deref().is_some_and(|end| is_behind(end, start)).then_some(start)
-}
-
-/// True if `end` is the first key behind `start`.
-fn is_behind(end: &[u8], start: &[u8]) -> bool {
-    end.split_last() == Some((&0, start))
 }
 
 /// The lost ranges of a matrix.
@@ -119,14 +97,14 @@ impl LostRanges {
             return None;
         }
         let ranges = self.ranges.read();
-        ranges.iter().filter(|it| it.group == group && it.has(key)).map(|it| it.since).max()
+        ranges.iter().filter(|it| it.group == group && it.keys.has(key)).map(|it| it.since).max()
     }
 
     /// # Errors
     /// If a reader of the group's keys from `start` to below `end` may have missed something.
     #[inline]
     pub(crate) fn check(&self, group: u16, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
-        let is_hit = |it: &LostRange| it.group == group && it.overlaps(start, end);
+        let is_hit = |it: &LostRange| it.group == group && it.keys.overlaps(start, end);
         if self.is_any() && self.ranges.read().iter().any(is_hit) { Err(lost()) } else { Ok(()) }
     }
 
@@ -166,8 +144,7 @@ impl LostRanges {
     }
 
     pub(crate) fn ranges(&self) -> Vec<KeyRange> {
-        let doubt = |it: &LostRange| KeyRange { start: it.start.clone(), end: it.end.clone() };
-        self.ranges.read().iter().map(doubt).collect()
+        self.ranges.read().iter().map(|it| it.keys.clone()).collect()
     }
 }
 
@@ -199,5 +176,13 @@ mod tests {
         assert!(all.check(0, b"", None).is_ok());
         assert_eq!(all.ranges(), [doubt]);
         assert!(!LostRanges::new(Vec::new()).is_any());
+    }
+
+    #[test]
+    fn the_form_in_a_record_stays() {
+        let range = LostRange::new(1, just(b"b"));
+        let text = serde_json::to_string(&range).expect("text");
+        assert_eq!(text, r#"{"group":1,"start":[98],"end":[98,0],"since":0}"#);
+        assert_eq!(serde_json::from_str::<LostRange>(&text).expect("a range"), range);
     }
 }

@@ -24,7 +24,6 @@ use crate::filter::hash_of;
 use crate::group::Group;
 use crate::group::item::{Item, sequence_on};
 use crate::in_flight::InFlight;
-use crate::membership::lost_ranges::key_of;
 use crate::membership::rack::{Rack, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
 use crate::rebuild::Rebuild;
@@ -165,7 +164,7 @@ impl Rebuild {
         })?;
         // If its slot moved, the key would no longer be known to have existed.
         let moves = |lost: &&KeyRange| {
-            key_of(lost).is_none_or(|key| {
+            lost.only_key().is_none_or(|key| {
                 let route = self.keyspace.owners.of(hash_of(key));
                 route.to().is_some() && route.owner() == number
             })

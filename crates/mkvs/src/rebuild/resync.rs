@@ -24,7 +24,7 @@ use crate::group::Group;
 use crate::group::item::{Item, sequence_on};
 use crate::in_flight::InFlight;
 use crate::keyspace::intent::Intent;
-use crate::membership::lost_ranges::{LostRange, just, key_of};
+use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::rack::{Found, Rack, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
 use crate::rebuild::copy::{Copied, CopyOptions, Pace};
@@ -429,7 +429,7 @@ fn left_out(
 ) -> Result<Vec<LostRange>> {
     let mut left_out = Vec::new();
     for it in lost {
-        let known = key_of(it).map(|key| sequence_on(&*device.engine, key)).transpose()?;
+        let known = it.only_key().map(|key| sequence_on(&*device.engine, key)).transpose()?;
         if known.flatten().unwrap_or(0) <= since {
             left_out.push(LostRange::new(group.number, it.clone()));
         }

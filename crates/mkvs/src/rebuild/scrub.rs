@@ -316,10 +316,12 @@ fn settle_all(
                 let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != peer.at);
                 is_read
                     && group.is_member(peer)
-                    && !theirs.iter().any(|other| overlap(other, doubt))
+                    && !theirs
+                        .iter()
+                        .any(|other| other.overlaps(&doubt.start, doubt.end.as_deref()))
             })
         };
-        let is_lost = |doubt: &KeyRange| scrubbed.lost.iter().any(|key| is_within(doubt, key));
+        let is_lost = |doubt: &KeyRange| scrubbed.lost.iter().any(|key| doubt.has(key));
         let settled: Vec<&KeyRange> = of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
         for doubt in settled {
             if !group.is_member(device) {
@@ -351,12 +353,4 @@ fn healths(group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
         }
     }
     Ok(healths)
-}
-
-pub(crate) fn is_within(doubt: &KeyRange, key: &[u8]) -> bool {
-    key >= doubt.start.as_slice() && doubt.end.as_ref().is_none_or(|end| key < end.as_slice())
-}
-
-fn overlap(one: &KeyRange, other: &KeyRange) -> bool {
-    is_within(one, &other.start) || is_within(other, &one.start)
 }

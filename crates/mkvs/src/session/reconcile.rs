@@ -15,12 +15,11 @@ use super::difference::{Missing, difference_since};
 use super::unsure::Unsure;
 use crate::device::decision::{Decided, is_damage, is_failure};
 use crate::group::item::sequence_on;
-use crate::membership::lost_ranges::{LostRange, just, key_of};
+use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::quorum::Quorum;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot::side_by_side;
-use crate::rebuild::scrub::is_within;
 use crate::shape::position::{Ack, Devices, Position, is_reserved};
 use coreplane_engine::{
     Change, DamagedKey, Entry, Error, KeyRange, Progress, Remedy, Result, StorageEngine,
@@ -389,7 +388,7 @@ fn with_damaged(
     }
     let mut newest = BTreeMap::<&[u8], (u64, Devices)>::new();
     for (at, it) in hurt.iter().filter(|(_, it)| is_sure(&it.within)) {
-        let Some(key) = key_of(&it.within) else { continue };
+        let Some(key) = it.within.only_key() else { continue };
         let known = newest.entry(key).or_default();
         if it.sequence > known.0 {
             *known = (it.sequence, 0);
@@ -469,7 +468,7 @@ fn reconcile_members(
     // A write that another member has too is known.
     let is_proven = |at: &Position, it: &DamagedKey| {
         let known = |(given, key, sequence): &(Devices, Vec<u8>, u64)| {
-            given & 1 << at.device != 0 && *sequence == it.sequence && is_within(&it.within, key)
+            given & 1 << at.device != 0 && *sequence == it.sequence && it.within.has(key)
         };
         proven.iter().any(known)
     };

@@ -26,11 +26,7 @@ impl Unsure {
 
     /// The members that may lack their record of some key of a range.
     pub(super) fn overlapping(&self, KeyRange { start, end }: &KeyRange) -> Devices {
-        let ends_before =
-            |end: &Option<Vec<u8>>, start: &Vec<u8>| end.as_ref().is_some_and(|end| end <= start);
-        let overlaps = |it: &&(Devices, KeyRange)| {
-            !ends_before(&it.1.end, start) && !ends_before(end, &it.1.start)
-        };
-        self.ranges.iter().filter(overlaps).fold(0, |set, (device, _)| set | device)
+        let ranges = self.ranges.iter().filter(|(_, it)| it.overlaps(start, end.as_deref()));
+        ranges.fold(0, |set, (device, _)| set | device)
     }
 }
