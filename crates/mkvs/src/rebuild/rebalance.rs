@@ -106,8 +106,11 @@ impl Rebuild {
         for group in self.keyspace.groups.iter().filter(|_| !mutant!("mkvs.move.not_copied")) {
             self.give_moving(group, &mut pace, progress)?;
         }
-        for group in self.keyspace.groups.iter() {
-            self.hold_guests(group)?;
+        let is_target = |group: &Group| {
+            self.keyspace.owners.has(|route| route.to() == Some(group.number.into()))
+        };
+        for group in self.keyspace.groups.iter().filter(|group| is_target(group)) {
+            self.see_to_guests(group)?;
         }
         for group in self.keyspace.groups.iter() {
             self.hold_moving(group)?;
@@ -119,7 +122,7 @@ impl Rebuild {
         }
         progress(Progress { stage: "moving slots", done: total, total });
         for group in self.keyspace.groups.iter() {
-            self.remove_guests(group)?;
+            self.see_to_guests(group)?;
             self.filters.look_after_filter(group);
         }
         drop(self.failover.change(|record| record.has_guests = false)?);
@@ -207,25 +210,29 @@ impl Rebuild {
         }
     }
 
-    /// Compares a group's records of slots that move to it with their owners: records that the owners do not
-    /// have are removed, and differing ones are overwritten. They are left from an earlier try.
+    /// Goes through a group's records of slots that it does not own. Those of slots that move to it are compared with
+    /// their owners: records that the owners do not have are removed, and differing ones are overwritten. They are left
+    /// from an earlier try. All others are removed; one that no member shows stays, and is not shown to readers either.
     ///
     /// # Errors
-    /// As the devices, and if each member has damage because of which it does not show all others: a record that
-    /// its owner does not have might be among those.
-    fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
+    /// As the devices, and if slots move to the group and each member has damage because of which it does not show all
+    /// others: a record that its owner does not have might be among those.
+    fn see_to_guests(&self, group: &Arc<Group>) -> Result<()> {
         let number = usize::from(group.number);
-        if !self.keyspace.owners.has(|route| route.to() == Some(number)) {
-            return Ok(());
-        }
         let (mut is_listed, mut damage) = (false, None);
         for device in group.of(group.followers()) {
             let hidden = self.each_guest(group, device, &mut |key, sequence| {
-                let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
+                let hash = hash_of(key);
+                let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
                 self.check_going_on()?;
-                let route = self.keyspace.owners.of(hash_of(key));
-                if route.to() != Some(number) {
+                let route = self.keyspace.owners.of(hash);
+                if route.owner() == number {
                     return Ok(());
+                }
+                if route.to() != Some(number) {
+                    let item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
+                    self.keyspace.in_flight.keep_tombstones(1);
+                    return group.give(hash, &item).map(|_| ());
                 }
                 let owner = &self.keyspace.groups[route.owner()];
                 if owner.sequence_of(key)? == Some(sequence) {
@@ -241,7 +248,8 @@ impl Rebuild {
             is_listed |= hidden.is_none() && group.is_member(device);
             damage = damage.or(hidden);
         }
-        damage.filter(|_| !is_listed).map_or(Ok(()), Err)
+        let is_target = self.keyspace.owners.has(|route| route.to() == Some(number));
+        damage.filter(|_| is_target && !is_listed).map_or(Ok(()), Err)
     }
 
     /// Hands slots over to their new owners: durably, when it returns.
@@ -314,28 +322,6 @@ impl Rebuild {
         record.horizon = record.horizon.max(horizon);
         self.failover.commit(&mut record)?;
         self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Removes a group's records of slots that it does not own and that do not move to it. A record that no member
-    /// shows stays, and is not shown to readers either.
-    fn remove_guests(&self, group: &Arc<Group>) -> Result<()> {
-        for device in group.of(group.followers()) {
-            let _hidden = self.each_guest(group, device, &mut |key, _| {
-                let hash = hash_of(key);
-                let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
-                self.check_going_on()?;
-                let route = self.keyspace.owners.of(hash);
-                let is_wanted =
-                    [Some(route.owner()), route.to()].contains(&Some(group.number.into()));
-                if is_wanted {
-                    return Ok(());
-                }
-                let item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
-                self.keyspace.in_flight.keep_tombstones(1);
-                group.give(hash, &item).map(|_| ())
-            })?;
-        }
         Ok(())
     }
 }
