@@ -82,6 +82,8 @@ struct Rings {
     /// True if the requests in the rings are for the thread.
     is_handed: bool,
     is_closed: bool,
+    #[cfg(test)]
+    longest: u64,
 }
 
 /// A queue set.
@@ -123,6 +125,10 @@ impl QueueSet {
         let mut rings = self.rings.lock();
         rings.sequence += 1;
         let (sequence, op, range, group) = (rings.sequence, tio.op, tio.range(), Arc::clone(group));
+        #[cfg(test)]
+        {
+            rings.longest = rings.longest.max(tio.len);
+        }
         let job = Job { sequence, index, partition, op, range, tio: Some(tio), group };
         if op == Op::Read {
             rings.reads.push_back(job)
@@ -133,6 +139,12 @@ impl QueueSet {
             rings.is_running = true;
             self.hand_over(&mut rings);
         }
+    }
+
+    /// The most bytes of a request that was queued.
+    #[cfg(test)]
+    pub(crate) fn longest(&self) -> u64 {
+        self.rings.lock().longest
     }
 
     fn hand_over(&self, rings: &mut Rings) {

@@ -69,6 +69,34 @@ fn a_request_over_extents_of_two_partitions_is_done_in_both() {
 }
 
 #[test]
+fn zeroes_and_writes_of_one_batch_keep_their_order() {
+    let mut options = options(4 << 20, 1, Mode::MultiQueue);
+    for media in ["auto", "file"] {
+        let place = place();
+        options.media = media.parse().expect("a medium");
+        let disk = Disk::create(&place.path().join("disk"), &options).expect("create");
+        let mut tios = [
+            Tio::write(0, sectors(1, 16)),
+            Tio::zero(4 * SECTOR, 4 * SECTOR),
+            Tio::write(6 * SECTOR, sectors(2, 1)),
+            Tio::zero(SECTOR + 100, 100),
+            Tio::zero(9 * SECTOR - 1, 2 * SECTOR),
+            Tio::write(8 * SECTOR, vec![3; 10]),
+        ];
+        disk.run(&source(0), &mut tios);
+        assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
+        let mut expected = sectors(1, 16);
+        let at = |sector: u64, within| (sector * SECTOR) as usize + within;
+        expected[at(4, 0)..at(8, 0)].fill(0);
+        expected[at(6, 0)..at(7, 0)].fill(2);
+        expected[at(1, 100)..at(1, 200)].fill(0);
+        expected[at(9, 0) - 1..at(11, 0) - 1].fill(0);
+        expected[at(8, 0)..at(8, 10)].fill(3);
+        assert!(run(&disk, 0, Tio::read(0, 16 * SECTOR)) == expected, "{media}");
+    }
+}
+
+#[test]
 fn an_extent_that_another_connection_brings_changes_nothing_for_a_read() {
     let extents = 200;
     for round in 0..4 {
@@ -228,7 +256,7 @@ fn a_killed_process_loses_nothing_to_a_long_write() {
     }
 }
 
-/// A batch of any number of sectors takes two fences; on a file a batch takes none, and a flush one sync.
+/// A batch of up to 256 sectors takes two fences; on a file it takes none if there is room, and a flush one sync.
 #[test]
 fn a_batch_takes_two_fences_and_a_flush_of_a_file_one_sync() {
     for model in [Model::X86, Model::File] {

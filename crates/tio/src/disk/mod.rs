@@ -101,6 +101,9 @@ struct Shared {
     placing: Mutex<()>,
     mode: Mode,
     len: u64,
+    /// The most bytes of a write that a queue set executes at once: where names wait, half of what the journal has
+    /// room for, since the set would have to commit in between.
+    write_max: u64,
 }
 
 /// A disk.

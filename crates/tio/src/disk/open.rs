@@ -174,6 +174,13 @@ impl Disk {
         let geometry = common_geometry(&volumes)?;
         let owners = owners(&volumes, geometry)?.into_iter().map(AtomicU8::new).collect();
         let sets = if options.mode == Mode::MultiQueue { volumes.len() } else { 1 };
+        let write_max = match volumes.iter().all(Volume::is_durable_at_once) {
+            true => u64::MAX,
+            false => {
+                let entries = geometry.journal_len(volumes.len() as u32);
+                entries / 2 * u64::from(geometry.sector_len)
+            }
+        };
         let shared = Shared {
             owners,
             sets: (0..sets).map(|_| QueueSet::default()).collect(),
@@ -181,6 +188,7 @@ impl Disk {
             placing: Mutex::default(),
             mode: options.mode,
             len: geometry.sectors * u64::from(geometry.sector_len),
+            write_max,
             volumes,
         };
         Ok((Self { shared: Arc::new(shared), threads: Vec::new(), paths: Vec::new() }, sets))

@@ -33,9 +33,12 @@ enum Where {
     Nowhere,
     /// All assigned extents are in this partition.
     In(usize),
-    /// In several partitions, or the request has failed.
+    /// In several partitions, or too long for one call of a queue set, or the request has failed.
     Apart,
 }
+
+/// Bytes of zeroes that a queue set makes before it turns to others.
+const ZERO_MAX: u64 = 4 << 20;
 
 impl Disk {
     /// Executes requests in the order of their arrival, and returns when all are done; each has its outcome.
@@ -52,16 +55,28 @@ impl Shared {
             tio.outcome = self.check(tio).and_then(|()| self.place_all(tio, source));
         }
         let places: SmallVec<[Where; 8]> = tios.iter().map(|tio| self.place_of(tio)).collect();
-        let is_apart = |(tio, place): (&Tio, &Where)| tio.outcome.is_ok() && *place == Where::Apart;
-        if tios.iter().zip(&places).any(is_apart) {
-            tios.iter_mut().filter(|tio| tio.outcome.is_ok()).for_each(|tio| self.run_pieces(tio));
-        } else {
-            self.run_whole(tios, &places);
-        }
+        self.run_in_order(tios, &places);
         let is_done = |tio: &&Tio| tio.op == Op::Write && tio.outcome.is_ok();
         let written = tios.iter().filter(is_done).count() as u64;
         if source.interval.is_none() && written > 0 {
             coreplane_pmem::spin::lock(&self.balance).note_writes(source, written, Instant::now());
+        }
+    }
+
+    /// Executes successive requests together up to one that is apart, which is executed in pieces.
+    fn run_in_order(&self, mut tios: &mut [Tio], mut places: &[Where]) {
+        loop {
+            let apart = places.iter().position(|place| *place == Where::Apart);
+            let count = apart.unwrap_or(places.len());
+            let (together, rest) = tios.split_at_mut(count);
+            let (places_together, rest_places) = places.split_at(count);
+            self.run_whole(together, places_together);
+            self.commit_some(together, places_together);
+            let Some((tio, others)) = rest.split_first_mut() else { return };
+            if tio.outcome.is_ok() {
+                self.run_pieces(tio);
+            }
+            (tios, places) = (others, rest_places.get(1..).unwrap_or_default());
         }
     }
 
@@ -93,7 +108,7 @@ impl Shared {
     }
 
     fn place_of(&self, tio: &Tio) -> Where {
-        if tio.outcome.is_err() {
+        if tio.outcome.is_err() || tio.len > self.most_of(tio.op) {
             return Where::Apart;
         }
         let mut owners = self.extents(tio).filter_map(|extent| self.owner(extent));
@@ -101,28 +116,63 @@ impl Shared {
         if owners.all(|owner| owner == first) { Where::In(first) } else { Where::Apart }
     }
 
-    /// Executes a request extent by extent.
+    /// The most bytes of a request that a queue set executes before it turns to others.
+    fn most_of(&self, op: Op) -> u64 {
+        match op {
+            Op::Read => u64::MAX,
+            Op::Write => self.write_max,
+            Op::Zero => self.write_max.min(ZERO_MAX),
+        }
+    }
+
+    /// Executes a request in pieces, each in one extent: as many together as a queue set may execute before it turns
+    /// to others.
     fn run_pieces(&self, tio: &mut Tio) {
-        let extent_len = self.extent_len();
+        let (extent_len, most) = (self.extent_len(), self.most_of(tio.op));
         let Range { start, end } = tio.range();
-        let mut pieces = Vec::new();
-        for extent in self.extents(tio) {
-            let (from, to) = (start.max(extent * extent_len), end.min((extent + 1) * extent_len));
+        let (mut pieces, mut from) = (Vec::new(), start);
+        while from < end {
+            let next = |step: u64| (from / step + 1).saturating_mul(step);
+            let to = end.min(next(extent_len)).min(next(most));
             let part = (from - start) as usize..(to - start) as usize;
             let is_write = tio.op == Op::Write;
             let bytes = tio.bytes.get(part).filter(|_| is_write).unwrap_or_default().to_vec();
             let (op, fua, outcome) = (tio.op, tio.fua, Ok(()));
             pieces.push(Tio { op, place: from, len: to - from, bytes, fua, outcome });
+            from = to;
         }
         let places: SmallVec<[Where; 8]> =
             pieces.iter().map(|piece| self.place_of(piece)).collect();
-        self.run_whole(&mut pieces, &places);
+        let count = usize::try_from(most / extent_len).unwrap_or(usize::MAX).max(1);
+        for (pieces, places) in pieces.chunks_mut(count).zip(places.chunks(count)) {
+            if tio.op != Op::Read {
+                self.make_room(places, most);
+            }
+            self.run_whole(pieces, places);
+            if pieces.iter().any(|piece| piece.outcome.is_err()) {
+                break;
+            }
+        }
+        self.commit_some(&mut pieces, &places);
         if tio.op == Op::Read {
             tio.bytes.clear();
             pieces.iter().for_each(|piece| tio.bytes.extend_from_slice(&piece.bytes));
         }
         let failed = pieces.into_iter().find_map(|piece| piece.outcome.err());
         tio.outcome = failed.map_or(Ok(()), Err);
+    }
+
+    /// Commits partitions of which the journal has no room for a change of `len` bytes: so that this thread waits, and
+    /// not a queue set.
+    fn make_room(&self, places: &[Where], len: u64) {
+        for (number, volume) in self.volumes.iter().enumerate() {
+            if places.contains(&Where::In(number)) {
+                let sectors = len / u64::from(volume.geometry().sector_len);
+                let count = usize::try_from(sectors).unwrap_or(usize::MAX);
+                // The write that follows reports a failure.
+                let _has_room = volume.make_room(count).is_ok();
+            }
+        }
     }
 
     /// Executes requests, each of which is for at most one partition.
@@ -139,7 +189,6 @@ impl Shared {
         } else {
             self.run_by_sets(tios, places);
         }
-        self.commit_some(tios, places);
     }
 
     fn run_by_sets(&self, tios: &mut [Tio], places: &[Where]) {
@@ -247,6 +296,7 @@ impl Shared {
             tio.op != Op::Read && tio.outcome.is_ok() && *place == Where::In(number)
         };
         let is_fua = |tio: &Tio, place: &Where, number| tio.fua && is_write(tio, place, number);
+        // The last member is true if a write has to become durable now.
         let mut asked: SmallVec<[(usize, &Volume, bool); 8]> = SmallVec::new();
         for (number, volume) in self.volumes.iter().enumerate() {
             if volume.is_durable_at_once() {
@@ -256,15 +306,13 @@ impl Shared {
             let is_asked = all.clone().any(|(tio, place)| is_fua(tio, place, number))
                 && !coreplane_pmem::mutant!("tio.fua.late");
             let is_written = all.any(|(tio, place)| is_write(tio, place, number));
-            let is_crowded = is_written && volume.is_crowded();
-            if is_asked || is_crowded {
-                asked.push((number, volume, is_crowded));
+            if is_asked || is_written && volume.is_crowded() {
+                asked.push((number, volume, is_asked));
             }
         }
         begin_syncs(&asked.iter().map(|(_, volume, _)| *volume).collect::<SmallVec<[_; 8]>>());
-        for (number, volume, is_crowded) in asked.into_iter().rev() {
-            let done = if is_crowded { volume.commit() } else { volume.flush() };
-            if let Err(error) = done {
+        for (number, volume, is_asked) in asked.into_iter().rev() {
+            if let Err(error) = volume.commit_or_flush(is_asked) {
                 let what = error.to_string();
                 for (tio, place) in tios.iter_mut().zip(places) {
                     if is_fua(tio, place, number) {

@@ -1,11 +1,37 @@
-//! A sync that fails under several partitions, and a process that is killed in a commit.
+//! A sync that fails under several partitions, a process that is killed in a commit, writers that wait for a commit,
+//! and long zeroes.
 
 use super::{Disk, Options};
 use crate::balance::Policy;
 use crate::tio::{Source, Tio};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+const SECTOR: u64 = 4096;
+
+/// Waits until the condition holds.
+fn until(mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(30), "it never happens");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Writes sectors.
+fn write(disk: &Disk, connection: u64, sector: u64, count: u64) {
+    let mut tios = [Tio::write(sector * SECTOR, vec![7; (count * SECTOR) as usize])];
+    disk.run(&Source::of_connection(connection), &mut tios);
+    assert!(tios[0].outcome.is_ok());
+}
+
+/// A disk of one partition on a file, with 256 spare blocks and 512 entries in its journal.
+fn disk_on_file(place: &tempfile::TempDir) -> Disk {
+    let (media, size) = (MediaChoice::File, 64 << 20);
+    let options = Options { size, partitions: 1, media, ..Options::default() };
+    Disk::create(&place.path().join("disk"), &options).expect("a disk")
+}
 
 /// Nothing would show the loss any more. A block is healed when it is reclaimed.
 #[test]
@@ -117,4 +143,64 @@ fn a_process_that_is_killed_in_a_commit_leaves_what_was_flushed() {
             assert_eq!(tios[0].bytes[0], 2, "{events}, {seed}");
         }
     }
+}
+
+/// Each has found that the waiting writes take too much room, before it waited for the first of them.
+#[test]
+fn writers_that_waited_for_a_commit_do_not_commit_again() {
+    let place = tempfile::tempdir().expect("a place");
+    let disk = disk_on_file(&place);
+    let volume = &disk.shared.volumes[0];
+    let before = volume.pool().space().syncs();
+    let commits = volume.hold_commits();
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&disk, 0, 0, 129));
+        until(|| volume.is_crowded());
+        for writer in 1..9 {
+            let disk = &disk;
+            scope.spawn(move || {
+                write(disk, writer, 1000 + writer, 1);
+                write(disk, writer, 2000 + writer, 1);
+            });
+        }
+        until(|| (1001..1009).all(|sector| volume.has_block(sector)));
+        // Time for them to come to the commit that is held.
+        std::thread::sleep(Duration::from_millis(100));
+        drop(commits);
+    });
+    assert_eq!(volume.pool().space().syncs() - before, 3, "one commit");
+}
+
+/// Requests of others come in between.
+#[test]
+fn a_long_zero_comes_to_its_set_in_pieces() {
+    let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let place = place.expect("a place");
+    let options = Options { size: 256 << 20, partitions: 1, ..Options::default() };
+    let disk = Disk::create(&place.path().join("disk"), &options).expect("a disk");
+    let extents = disk.len() / disk.shared.extent_len();
+    let per = disk.shared.extent_len() / SECTOR;
+    (0..extents).for_each(|extent| write(&disk, 0, extent * per + 5, 2));
+    let running = disk.shared.sets[0].begin().expect("an idle set");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let zeroes = |_| Tio::zero(0, 100 * disk.shared.extent_len());
+            let write = Tio::write(0, vec![9; 255 * SECTOR as usize]);
+            let mut tios: Vec<Tio> = (0..3).map(zeroes).chain([write]).collect();
+            disk.run(&Source::of_connection(0), &mut tios);
+            assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
+        });
+        until(|| disk.shared.sets[0].longest() > 0);
+        drop(running);
+    });
+    let longest = disk.shared.sets[0].longest();
+    assert!(longest <= 4 << 20, "{longest} bytes");
+    let read = |sector| {
+        let mut tios = [Tio::read(sector * SECTOR, SECTOR)];
+        disk.run(&Source::of_connection(0), &mut tios);
+        tios[0].bytes[0]
+    };
+    assert_eq!((read(5), read(255)), (9, 0));
+    assert!((1..100).all(|extent| read(extent * per + 5) == 0 && read(extent * per + 6) == 0));
+    assert!((100..extents).all(|extent| read(extent * per + 6) == 7));
 }

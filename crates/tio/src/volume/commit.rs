@@ -50,13 +50,27 @@ impl Volume {
         self.give_back(&batch.replaced);
     }
 
+    /// Lets readers see the staged sectors, which wait for a flush, and their names for a commit: after one, if the
+    /// journal has no room before.
+    pub(super) fn note_all(&self, batch: &mut Batch) -> Result<()> {
+        if self.note(batch) {
+            return Ok(());
+        }
+        let _alone = coreplane_pmem::spin::lock(&self.naming);
+        // Another thread may have committed while this one waited.
+        while !self.note(batch) {
+            self.commit_alone()?;
+        }
+        Ok(())
+    }
+
     /// Lets readers see the staged sectors, which wait for a flush, and their names for a commit. False if the
     /// journal has no room before a commit.
-    pub(super) fn note(&self, batch: &mut Batch) -> bool {
+    fn note(&self, batch: &mut Batch) -> bool {
         batch.replaced.clear();
         let mut pending = coreplane_pmem::spin::lock(&self.pending);
         let mut journal = coreplane_pmem::spin::lock(&self.journal);
-        if !journal.has_room(batch.names.len()) && !mutant!("tio.journal.full") {
+        if !journal.has_room(batch.names.len()) {
             return false;
         }
         for (sector, word) in batch.names.drain(..) {
@@ -89,10 +103,38 @@ impl Volume {
     /// [`Error::Sync`](crate::Error::Sync), from then on.
     pub(crate) fn flush(&self) -> Result<()> {
         if self.is_durable_at_once() {
-            return self.commit();
+            // Every acknowledged write had its two fences.
+            return Ok(self.space().check_sync()?);
         }
         let _alone = coreplane_pmem::spin::lock(&self.naming);
         self.flush_alone()
+    }
+
+    /// Commits if the waiting writes take too much room, and otherwise flushes if `is_asked`.
+    ///
+    /// # Errors
+    /// [`Error::Sync`](crate::Error::Sync), from then on.
+    pub(crate) fn commit_or_flush(&self, is_asked: bool) -> Result<()> {
+        let _alone = coreplane_pmem::spin::lock(&self.naming);
+        // Another thread may have committed while this one waited.
+        match self.is_crowded() {
+            true => self.commit_alone(),
+            false if is_asked => self.flush_alone(),
+            false => Ok(()),
+        }
+    }
+
+    /// Commits if the journal has no room for `count` writes more.
+    ///
+    /// # Errors
+    /// [`Error::Sync`](crate::Error::Sync), from then on.
+    pub(crate) fn make_room(&self, count: usize) -> Result<()> {
+        let has_room = || coreplane_pmem::spin::lock(&self.journal).has_room(count);
+        if self.is_durable_at_once() || has_room() {
+            return Ok(());
+        }
+        let _alone = coreplane_pmem::spin::lock(&self.naming);
+        if has_room() { Ok(()) } else { self.commit_alone() }
     }
 
     /// Lets a thread begin to make earlier writes durable, where a fence is a sync and there are such writes. This
@@ -120,9 +162,7 @@ impl Volume {
     /// Makes what [`Volume::begin_flush`] has begun durable.
     fn finish_flush(&self, superseded: &[u32]) -> Result<()> {
         self.space().fence()?;
-        if !self.is_durable_at_once() {
-            coreplane_pmem::spin::lock(&self.journal).store_flushed(self.space());
-        }
+        coreplane_pmem::spin::lock(&self.journal).store_flushed(self.space());
         self.give_back(superseded);
         Ok(())
     }
@@ -140,6 +180,10 @@ impl Volume {
     /// [`Error::Sync`](crate::Error::Sync), from then on.
     pub(crate) fn commit(&self) -> Result<()> {
         let _alone = coreplane_pmem::spin::lock(&self.naming);
+        self.commit_alone()
+    }
+
+    fn commit_alone(&self) -> Result<()> {
         let (names, noted) = {
             let mut pending = coreplane_pmem::spin::lock(&self.pending);
             let noted = coreplane_pmem::spin::lock(&self.journal).last();
@@ -186,6 +230,12 @@ impl Volume {
             }
         }
         fresh
+    }
+
+    /// Lets commits and flushes wait until the guard is dropped.
+    #[cfg(test)]
+    pub(crate) fn hold_commits(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.naming.lock()
     }
 
     /// Does what a commit does before the sync of the names, and no more.

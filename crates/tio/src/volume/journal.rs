@@ -179,7 +179,7 @@ impl Journal {
 
     /// True if it has room for `count` more.
     pub(super) fn has_room(&self, count: usize) -> bool {
-        self.last - self.committed + count as u64 <= self.capacity
+        self.last - self.committed + count as u64 <= self.capacity || mutant!("tio.journal.full")
     }
 
     /// Stores that all entries up to [`Journal::flushing`] are flushed, after the sync that did it. Not for those that

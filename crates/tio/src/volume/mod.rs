@@ -15,7 +15,7 @@
 //!   [ 0        ]                                 └──▶[ bytes of another  ]
 //! ```
 //!
-//! So a write takes two fences for any number of sectors, and no page is ever written in place. A sector without a
+//! So a write takes two fences for each 256 sectors, and no page is ever written in place. A sector without a
 //! name reads as zeroes: trimming removes names. Readers use copies of the names in DRAM, which are exchanged after
 //! the second fence.
 //!

@@ -93,12 +93,7 @@ impl Volume {
     fn name(&self, batch: &mut Batch) -> Result<()> {
         match self.is_durable_at_once() {
             true => self.name_at_once(batch),
-            false => {
-                while !self.note(batch) {
-                    self.commit()?;
-                }
-                Ok(())
-            }
+            false => self.note_all(batch),
         }
     }
 
@@ -114,11 +109,19 @@ impl Volume {
     fn change(&self, batch: &mut Batch, change: &Change<'_>) -> Result<()> {
         let sector_len = u64::from(self.geometry.sector_len);
         let range = change.range();
+        if matches!(change, Change::Zero(..)) {
+            // So that its sectors need not be searched for in the batch one by one.
+            let sectors = range.start / sector_len..range.end.div_ceil(sector_len);
+            if batch.names.iter().any(|(sector, _)| sectors.contains(sector)) {
+                self.name(batch)?;
+            }
+        }
         let (mut at, mut others) = (range.start, batch.names.len());
+        let batch_len_max = self.batch_len_max();
         while at < range.end {
             let (sector, within) = (at / sector_len, at % sector_len);
             let len = (sector_len - within).min(range.end - at);
-            if batch.names.len() >= self.batch_len_max() {
+            if batch.names.len() >= batch_len_max {
                 self.name(batch)?;
                 others = 0;
             }
@@ -169,12 +172,12 @@ impl Volume {
                     false => self.stage_part(batch, sector, within as usize, part),
                 }
             }
+            // No change is needed in a sector that is all zeroes. None of its sectors is staged.
+            Change::Zero(..) if self.name_word(sector) == 0 => Ok(()),
             Change::Zero(..) if is_whole => {
-                self.stage_nothing(batch, sector);
+                batch.names.push((sector, 0));
                 Ok(())
             }
-            // No change is needed in a sector that is all zeroes.
-            Change::Zero(..) if self.staged_word(batch, sector) == 0 => Ok(()),
             Change::Zero(..) => {
                 self.stage_part(batch, sector, within as usize, &vec![0; len as usize])
             }
@@ -185,12 +188,6 @@ impl Volume {
     fn staged_word(&self, batch: &Batch, sector: u64) -> u64 {
         let staged = batch.names.iter().rev().find(|(of, _)| *of == sector);
         staged.map_or_else(|| self.name_word(sector), |(_, word)| *word)
-    }
-
-    fn stage_nothing(&self, batch: &mut Batch, sector: u64) {
-        if self.staged_word(batch, sector) != 0 {
-            batch.names.push((sector, 0));
-        }
     }
 
     /// Changes a part of a sector by rewriting the whole.
