@@ -114,10 +114,11 @@ fn bind_tcp(host: &str, port: u16) -> Result<TcpListener> {
 
 fn bind_unix(path: &Path) -> Result<UnixListener> {
     let context = |source| Error::Listen { place: path.display().to_string(), source };
-    // Removes a socket that an earlier server left behind, and nothing else.
+    // Removes a socket that an earlier server left behind: nobody listens. Nothing else is removed.
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && metadata.file_type().is_socket()
-        && UnixStream::connect(path).is_err()
+        && let Err(error) = UnixStream::connect(path)
+        && error.kind() == io::ErrorKind::ConnectionRefused
     {
         std::fs::remove_file(path).map_err(context)?;
     }

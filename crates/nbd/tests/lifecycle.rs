@@ -8,7 +8,7 @@ use memory::Memory;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Client, FLUSH, NAME, READ, Running, head, write};
@@ -55,6 +55,19 @@ fn a_unix_socket_is_there_for_one_server() {
     assert_eq!(client.read(4000, 4), b"over");
     drop(server);
     assert!(!path.exists() && client.is_closed());
+}
+
+/// A connection to it fails, but not because nobody listens.
+#[test]
+fn a_socket_that_somebody_else_uses_is_not_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("socket");
+    let other = UnixDatagram::bind(&path).unwrap();
+    let config = Config { unix_socket: Some(path.clone()), ..Config::new(NAME) };
+    let refused = Server::bind(config, Arc::new(Memory::new(1)));
+    assert!(matches!(refused, Err(Error::Listen { .. })));
+    UnixDatagram::unbound().unwrap().send_to(b"mail", path).unwrap();
+    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 4);
 }
 
 #[test]
