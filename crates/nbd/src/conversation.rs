@@ -37,6 +37,8 @@ struct Transmission {
     intake: Intake,
     turn: Turn,
     flushes: Arc<Flushes>,
+    /// The disk knows the source, which has made requests.
+    has_joined: bool,
 }
 
 impl std::fmt::Debug for Conversation {
@@ -77,9 +79,13 @@ impl Conversation {
                 Ok(taken)
             }
             Phase::Transmission(transmission) => {
-                let Transmission { source, intake, turn, flushes } = &mut **transmission;
+                let Transmission { source, intake, turn, flushes, has_joined } =
+                    &mut **transmission;
                 let fed = intake.feed(input, turn);
                 self.is_over = fed.is_err() || intake.is_over();
+                if turn.has_requests() && !std::mem::replace(has_joined, true) {
+                    self.disk.join(source);
+                }
                 // Requests before the invalid bytes are executed nevertheless.
                 turn.run(&*self.disk, source, flushes);
                 Ok(fed.unwrap_or(0))
@@ -103,6 +109,7 @@ impl Conversation {
             intake: Intake::new(bounds),
             turn: Turn::new(Form { is_structured }),
             flushes: Flushes::new()?,
+            has_joined: false,
         }));
         Ok(())
     }
@@ -174,7 +181,9 @@ impl Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        if let Phase::Transmission(transmission) = &self.phase {
+        if let Phase::Transmission(transmission) = &self.phase
+            && transmission.has_joined
+        {
             self.disk.leave(&transmission.source);
         }
     }

@@ -40,8 +40,10 @@ pub trait Disk: Send + Sync + 'static {
         visit: &mut dyn FnMut(u64, Extent) -> bool,
     ) -> Result<(), Errno>;
 
-    /// Called when a connection has ended and all its requests are done. The disk saw its beginning
-    /// in the first request with its `source`, or not at all if there was no request.
+    /// Called before the first [`Disk::run`] of a connection.
+    fn join(&self, source: &Source);
+
+    /// Called when a connection that has joined has ended and all its requests are done.
     fn leave(&self, source: &Source);
 }
 
@@ -102,13 +104,6 @@ pub enum Op {
     Cache,
 }
 
-impl Op {
-    /// True if it changes the disk.
-    pub fn is_change(self) -> bool {
-        !matches!(self, Self::Read | Self::Cache)
-    }
-}
-
 /// The state of a part of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
@@ -128,18 +123,12 @@ pub enum Errno {
     /// The medium failed.
     #[error("input/output error")]
     Io = 5,
-    /// There is not enough memory.
-    #[error("cannot allocate memory")]
-    OutOfMemory = 12,
     /// The request is wrong.
     #[error("invalid argument")]
     Invalid = 22,
     /// There is no space.
     #[error("no space left on device")]
     NoSpace = 28,
-    /// The answer is too large for one reply.
-    #[error("value too large")]
-    Overflow = 75,
     /// The server does not support the request.
     #[error("operation not supported")]
     NotSupported = 95,

@@ -117,6 +117,11 @@ impl Turn {
         }
     }
 
+    /// True if there are requests for the disk to execute.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.cookies.is_empty()
+    }
+
     /// Executes the requests, and prepares the replies. Flushes begin last, so that they cover the
     /// others.
     pub(crate) fn run(&mut self, disk: &dyn Disk, source: &Source, flushes: &Arc<Flushes>) {

@@ -135,5 +135,7 @@ impl nbd::Disk for Recorder {
         Ok(())
     }
 
+    fn join(&self, _source: &nbd::Source) {}
+
     fn leave(&self, _source: &nbd::Source) {}
 }

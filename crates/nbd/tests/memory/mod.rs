@@ -24,7 +24,7 @@ pub(crate) struct State {
     /// The number of changes with `fua`.
     pub(crate) fua: usize,
     pub(crate) flushes: usize,
-    /// Connections that sent a batch, and connections that have left.
+    /// Connections that have joined, and connections that have left.
     pub(crate) sources: Vec<Source>,
     pub(crate) left: Vec<Source>,
     /// True if flushes are held back, in `held`.
@@ -97,9 +97,7 @@ impl Disk for Memory {
     fn run(&self, source: &Source, batch: &mut [Request]) {
         self.with(|state| {
             assert!(!std::mem::take(&mut state.panics), "the panic that was asked for");
-            if !state.sources.contains(source) {
-                state.sources.push(*source);
-            }
+            assert!(state.sources.contains(source), "it has joined");
             state.batches.push(batch.len());
             batch.iter_mut().for_each(|request| state.run(request));
         });
@@ -140,6 +138,10 @@ impl Disk for Memory {
             at = end;
         }
         Ok(())
+    }
+
+    fn join(&self, source: &Source) {
+        self.with(|state| state.sources.push(*source));
     }
 
     fn leave(&self, source: &Source) {

@@ -3,7 +3,6 @@
 use coreplane_nbd as nbd;
 use coreplane_nbd::{Errno, Extent, FlushDone, Request};
 use coreplane_tio::{Disk, Error, Source, Tio};
-use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +12,6 @@ use std::thread::JoinHandle;
 #[derive(Debug)]
 pub(super) struct DiskExport {
     disk: Arc<Disk>,
-    /// Connections that have made requests.
-    known: Mutex<HashSet<u64>>,
     flushes: Mutex<Option<Sender<FlushDone>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -49,17 +46,13 @@ impl DiskExport {
         let thread = std::thread::Builder::new().name("coreplane-flush".to_owned());
         let thread = thread.spawn(move || flush_for(&flushed, &receiver))?;
         let flushes = Mutex::new(Some(sender));
-        Ok(Self { disk, known: Mutex::default(), flushes, thread: Some(thread) })
+        Ok(Self { disk, flushes, thread: Some(thread) })
     }
+}
 
-    fn source_of(&self, source: &nbd::Source) -> Source {
-        let nbd::Source { connection, device, interval } = *source;
-        let source = Source { connection, device, interval };
-        if lock(&self.known).insert(connection) {
-            self.disk.join(&source);
-        }
-        source
-    }
+fn source_of(source: &nbd::Source) -> Source {
+    let nbd::Source { connection, device, interval } = *source;
+    Source { connection, device, interval }
 }
 
 fn tio_of(request: &mut Request) -> Tio {
@@ -82,9 +75,8 @@ impl nbd::Disk for DiskExport {
     }
 
     fn run(&self, source: &nbd::Source, batch: &mut [Request]) {
-        let source = self.source_of(source);
         let mut tios: Vec<Tio> = batch.iter_mut().map(tio_of).collect();
-        self.disk.run(&source, &mut tios);
+        self.disk.run(&source_of(source), &mut tios);
         for (request, tio) in batch.iter_mut().zip(tios) {
             request.outcome = tio.outcome.as_ref().map_err(errno_of).copied();
             request.bytes = tio.bytes;
@@ -111,11 +103,12 @@ impl nbd::Disk for DiskExport {
         Ok(())
     }
 
+    fn join(&self, source: &nbd::Source) {
+        self.disk.join(&source_of(source));
+    }
+
     fn leave(&self, source: &nbd::Source) {
-        if lock(&self.known).remove(&source.connection) {
-            let nbd::Source { connection, device, interval } = *source;
-            self.disk.leave(&Source { connection, device, interval });
-        }
+        self.disk.leave(&source_of(source));
     }
 }
 
