@@ -56,6 +56,7 @@ pub enum Error {
 /// A listening server; [`Server::run`] serves.
 pub struct Server {
     host: Arc<Host>,
+    disk: Arc<dyn Disk>,
     listeners: Listeners,
 }
 
@@ -68,7 +69,6 @@ pub struct Handle {
 /// The state that the threads share.
 struct Host {
     config: Config,
-    disk: Arc<dyn Disk>,
     is_ending: AtomicBool,
     /// The number of connections whose threads are awake.
     awake: AtomicUsize,
@@ -149,14 +149,13 @@ impl Server {
             Wake::new().map_err(|source| Error::Io { context: "preparing a server", source })?;
         let host = Host {
             config,
-            disk,
             is_ending: AtomicBool::new(false),
             awake: AtomicUsize::new(0),
             wake,
             connections: Mutex::default(),
             gone: Condvar::new(),
         };
-        Ok(Self { host: Arc::new(host), listeners })
+        Ok(Self { host: Arc::new(host), disk, listeners })
     }
 
     /// The first TCP address; none if the server listens only on a Unix socket.
@@ -169,13 +168,14 @@ impl Server {
         Handle { host: self.host.clone() }
     }
 
-    /// Serves until [`Handle::shutdown`].
+    /// Serves until [`Handle::shutdown`]. When it returns, the server does not use the disk any more, not even if there
+    /// are handles.
     ///
     /// # Errors
     /// [`Error::Io`] if the server cannot wait for connections.
     pub fn run(self) -> Result<()> {
-        let Self { host, listeners } = self;
-        let outcome = host.accept(&listeners);
+        let Self { host, disk, listeners } = self;
+        let outcome = host.accept(&listeners, &disk);
         host.is_ending.store(true, Ordering::SeqCst);
         drop(listeners);
         host.close();
@@ -184,7 +184,7 @@ impl Server {
 }
 
 impl Host {
-    fn accept(self: &Arc<Self>, listeners: &Listeners) -> io::Result<()> {
+    fn accept(self: &Arc<Self>, listeners: &Listeners, disk: &Arc<dyn Disk>) -> io::Result<()> {
         let sockets = listeners.sockets();
         let mut next = 1;
         while !self.is_ending.load(Ordering::SeqCst) {
@@ -192,7 +192,7 @@ impl Host {
             for index in (0..ready.len()).filter(|index| ready[*index]) {
                 match listeners.accept(index) {
                     Ok(Some(stream)) => {
-                        self.begin(next, Arc::new(stream));
+                        self.begin(next, Arc::new(stream), Arc::clone(disk));
                         next += 1;
                     }
                     Ok(None) => {}
@@ -204,7 +204,7 @@ impl Host {
     }
 
     /// Starts the thread of a connection, if there is room for one more.
-    fn begin(self: &Arc<Self>, number: u64, stream: Arc<Stream>) {
+    fn begin(self: &Arc<Self>, number: u64, stream: Arc<Stream>, disk: Arc<dyn Disk>) {
         let mut connections = self.connections.lock();
         if connections.len() >= self.config.connections_max {
             return;
@@ -214,8 +214,8 @@ impl Host {
         let entry = Entry { host: self.clone(), number };
         let serve = move || {
             let host = &entry.host;
-            let conversation =
-                Conversation::new(host.config.export.clone(), host.disk.clone(), number);
+            // It takes the disk, and is dropped before the entry: nobody waits for a thread without one.
+            let conversation = Conversation::new(host.config.export.clone(), disk, number);
             let (is_ending, awake) = (&host.is_ending, &host.awake);
             let stream = &*stream;
             let connection =

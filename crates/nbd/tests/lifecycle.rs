@@ -283,6 +283,19 @@ fn the_end_waits_for_no_reader() {
     assert!(rest.len() < 32 << 20);
 }
 
+/// So that its owner can close it.
+#[test]
+fn a_server_that_has_ended_has_no_disk() {
+    for _ in 0..50 {
+        let (disk, server) = start(Config::new(NAME));
+        let handle = server.handle.clone();
+        let clients = [(); 4].map(|()| chosen(&server));
+        drop(server);
+        assert_eq!(Arc::strong_count(&disk), 1);
+        drop((clients, handle));
+    }
+}
+
 #[test]
 fn the_end_waits_for_no_request() {
     let shutdown_timeout = Duration::from_secs(3600);

@@ -11,7 +11,8 @@ const RESERVE: u64 = 64;
 
 /// Makes room for `max_clients` clients, of which `clients` are connected, with `each` descriptors at most; the number
 /// of clients that there is room for: at least one, and `max_clients` at most.
-pub(crate) fn make_room(max_clients: u32, clients: usize, each: u64) -> u32 {
+#[must_use]
+pub fn make_room(max_clients: u32, clients: usize, each: u64) -> u32 {
     let others = open().saturating_sub(clients as u64) + RESERVE;
     let wanted = others + u64::from(max_clients) * each;
     let mut limit = getrlimit(Resource::Nofile);

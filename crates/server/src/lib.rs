@@ -86,6 +86,7 @@ mod withheld;
 
 pub use cluster::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
 pub use config::{Config, OutputLimit};
+pub use descriptors::make_room;
 pub use server::{Error, Handle, Result, Server};
 pub use service::{PolledService, Wake};
 pub use sockets::Sockets;

@@ -83,6 +83,18 @@ fn config(serve: &NbdServe, description: String) -> Config {
     }
 }
 
+/// The number of clients, up to `wanted`, for which there is room among the open files: each has a socket and a bell.
+fn clients_max(wanted: usize) -> usize {
+    let room =
+        coreplane_server::make_room(u32::try_from(wanted).unwrap_or(u32::MAX), 0, 2) as usize;
+    if room < wanted {
+        eprintln!(
+            "coreplane: {room} clients at a time, not {wanted}: the limit of open files (ulimit -n) has no room for more"
+        );
+    }
+    room
+}
+
 fn serve(serve: &NbdServe) -> Outcome {
     // From here on a signal ends the server in an orderly way.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -99,7 +111,8 @@ fn serve(serve: &NbdServe) -> Outcome {
         return Err(Failure::new(REFUSED, message));
     }
     let exported = Arc::new(DiskExport::new(Arc::clone(&disk))?);
-    let config = config(serve, format!("coreplane, medium {name}"));
+    let mut config = config(serve, format!("coreplane, medium {name}"));
+    config.connections_max = clients_max(serve.maxclients);
     let exports = Arc::clone(&exported) as Arc<dyn coreplane_nbd::Disk>;
     let server = Server::on(sockets, config, exports).map_err(refused)?;
     let mut places: Vec<String> =
@@ -135,7 +148,9 @@ fn serve(serve: &NbdServe) -> Outcome {
         served.map_err(|error| Failure::new(FAILED, error.to_string()))
     })?;
     drop(exported);
-    disk.flush().map_err(|error| failure_of(&error, &serve.pool.pool))?;
+    // Nobody else has it any more.
+    let closed = Arc::into_inner(disk).map_or(Ok(()), Disk::close);
+    closed.map_err(|error| failure_of(&error, &serve.pool.pool))?;
     let (uptime, path) = (FormattedDuration(begun.elapsed()), serve.pool.pool.display());
     super::serve::say(&format!("up {uptime}; disk {path} is closed"));
     Ok(0)
