@@ -34,6 +34,7 @@
 
 mod clock;
 mod interface;
+mod places;
 mod state;
 mod views;
 
@@ -80,6 +81,9 @@ pub struct ModelEngine {
     reads: AtomicU64,
     interruption: Mutex<Option<Interruption>>,
     leaderships: AtomicU64,
+    /// The logarithm of the number of places, if it has no order.
+    places: Option<u32>,
+    looked_at: AtomicU64,
 }
 
 impl std::fmt::Debug for ModelEngine {
@@ -134,6 +138,23 @@ impl ModelEngine {
         self
     }
 
+    /// Lets a new store have its records in `2^bits` places instead of an order, as a hash table has: an iteration
+    /// looks at one after the other.
+    ///
+    /// # Panics
+    /// Unless `bits` is from 1 to 31.
+    #[must_use]
+    pub fn with_places(mut self, bits: u32) -> Self {
+        assert!((1..32).contains(&bits));
+        self.places = Some(bits);
+        self
+    }
+
+    /// The number of places that iterations have looked at so far.
+    pub fn places_looked_at(&self) -> u64 {
+        self.looked_at.load(Ordering::Relaxed)
+    }
+
     fn from_state(state: State, clock: Clock, limits: Limits) -> Self {
         Self {
             state: Mutex::new(state),
@@ -148,6 +169,8 @@ impl ModelEngine {
             reads: AtomicU64::new(0),
             interruption: Mutex::new(None),
             leaderships: AtomicU64::new(0),
+            places: None,
+            looked_at: AtomicU64::new(0),
         }
     }
 
@@ -226,7 +249,8 @@ impl ModelEngine {
     pub fn after_kill(&self) -> Self {
         let mut state = self.state.lock().clone();
         state.reopen();
-        Self::from_state(state, Arc::clone(&self.clock), self.limits)
+        let reopened = Self::from_state(state, Arc::clone(&self.clock), self.limits);
+        Self { places: self.places, ..reopened }
     }
 
     /// The store as the next open finds it after a power failure now: undurable writes are lost.
@@ -235,7 +259,8 @@ impl ModelEngine {
         let mut state = self.state.lock().clone();
         state.lose_undurable();
         state.reopen();
-        Self::from_state(state, Arc::clone(&self.clock), self.limits)
+        let reopened = Self::from_state(state, Arc::clone(&self.clock), self.limits);
+        Self { places: self.places, ..reopened }
     }
 
     /// The state, with the time brought up to the clock's.

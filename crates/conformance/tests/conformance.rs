@@ -88,3 +88,12 @@ mod as_on_a_disk {
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
+
+mod mostly_empty_places {
+    fn fresh() -> super::Fixture {
+        let clock = super::clock();
+        let model = super::ModelEngine::with_clock(clock.as_clock()).with_places(12);
+        super::fixture(model, false).with_clock(clock)
+    }
+    coreplane_conformance::conformance_suite!(fresh);
+}

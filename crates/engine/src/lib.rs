@@ -305,8 +305,10 @@ pub trait Engine: Send + Sync {
 
     /// Iterates over the live records in an order of the engine's own, at least `count` in a call
     /// while there are more (and at most a small factor more). Expired records may count without
-    /// being shown, so that a call may show none. Start with cursor 0; the answer is the next
-    /// cursor, 0 at the end. A record that exists from the first call to the last is shown at least
+    /// being shown, and so may places without a record: a call passes at most some hundred of them,
+    /// or as many as `count`. So it may show fewer records, or none. With a `count` of 0 an engine
+    /// that has places looks at only one; others show a record, as with 1. Start with cursor 0; the
+    /// answer is the next cursor, 0 at the end. A record that exists from the first call to the last is shown at least
     /// once; one that is written or removed in between may or may not be shown. A cursor keeps
     /// nothing open, and any number is a valid cursor.
     ///

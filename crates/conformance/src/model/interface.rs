@@ -267,6 +267,10 @@ impl Engine for ModelEngine {
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
         let state = self.lock();
+        if let Some(bits) = self.places {
+            let next = self.iterate_places(&state, bits, (cursor, count), visit);
+            return self.count_read().map(|()| next);
+        }
         let start = (cursor, Arc::from([].as_slice()));
         let mut shown = 0;
         let mut last = None;
@@ -347,7 +351,7 @@ impl Engine for ModelEngine {
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
-        Some(self)
+        self.places.is_none().then_some(self as &dyn Ordered)
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {

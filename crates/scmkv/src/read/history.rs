@@ -14,6 +14,10 @@ const AHEAD: usize = 8;
 /// Bytes of a record that are prefetched.
 const AHEAD_BYTES: u64 = 192;
 
+/// Empty groups that a call of an iteration passes, unless it is asked for more records. The index does not shrink
+/// when records are removed: a call that went on to the next record might pass all of it.
+pub(crate) const PASSED_MAX: usize = 128;
+
 /// A record or tombstone that was found.
 struct Met<'g> {
     whole: Whole<'g>,
@@ -59,8 +63,8 @@ impl Reader {
         Ok(met)
     }
 
-    /// Shows the live records of whole groups from `cursor` on, until `count` records were found,
-    /// expired ones included.
+    /// Shows the live records of whole groups from `cursor` on, until `count` records were found, expired ones
+    /// included, or as many empty groups, but not fewer than [`PASSED_MAX`]. With a `count` of 0, those of one group.
     pub(crate) fn iterate(
         &self,
         cursor: u64,
@@ -68,7 +72,7 @@ impl Reader {
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
         let mut position = Position::from_cursor(cursor);
-        let mut met = 0;
+        let (mut met, mut passed) = (0, 0);
         loop {
             let (leaf, group, next) = self.index.step(position);
             let guard = epoch::pin();
@@ -76,6 +80,7 @@ impl Reader {
             let found = self.read_group(&guard, &held, group, |slot| !slot.is_tombstone())?;
             drop(held);
             met += found.len();
+            passed += usize::from(found.is_empty());
             for Met { whole, live } in found {
                 if live {
                     let record = whole.record(self.ticket_of(&whole.view));
@@ -85,7 +90,9 @@ impl Reader {
             }
             match next {
                 None => return Ok(0),
-                Some(next) if met >= count.max(1) => return Ok(next.to_cursor()),
+                Some(next) if met >= count || passed >= count.max(PASSED_MAX) => {
+                    return Ok(next.to_cursor());
+                }
                 Some(next) => position = next,
             }
         }

@@ -9,6 +9,7 @@ mod kill;
 mod large;
 mod pages;
 mod reindex;
+mod sparse;
 mod unflushed;
 mod victims;
 mod windows;
