@@ -2,8 +2,9 @@
 //!
 //! They are a [`Batch`] from the beginning, in the order in which they were made, so that a command that only writes
 //! costs one copy of its key and value. Only commands that read need to know which change of a key is the last: for
-//! the first of them the changes are indexed, by the hashes of their keys, and from then on as they come. The engine
-//! finds the last changes by itself, once for all.
+//! the first of them the changes are indexed, by the hashes of their keys, and from then on as they come: so each
+//! change is looked at once, however many commands count the records or draw one. The engine finds the last changes by
+//! itself, once for all.
 //!
 //! A command that derives a new value from the old one may add much more than its own words: many of them on one
 //! large value would add up. When the changes have grown to twice the size of the last ones, only the last change of
@@ -21,6 +22,8 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) struct Overlay {
     changes: Batch,
     index: Index,
+    /// The time at which the transaction began, with which expiries are compared.
+    began_at: UnixMillis,
     /// All records of the engine are to be removed.
     clears: bool,
     /// Bytes of changes above which only the last ones are kept.
@@ -43,6 +46,40 @@ struct Index {
     last: HashMap<u64, usize>,
     /// For each indexed change the one before it with the same hash, nearly always of the same key.
     before: Vec<Option<usize>>,
+    /// The changes that are the last of their keys, and make a record that has not expired, in no order.
+    live: Vec<usize>,
+    /// For each indexed change its place among those.
+    places: Vec<Option<usize>>,
+    /// Changes of which it is known whether the engine has a record of the key, and the keys of which it has one.
+    counted: usize,
+    replaced: u64,
+}
+
+impl Index {
+    /// The last change of `key` among that with this number and those before it.
+    fn last_of(&self, changes: &Batch, key: &[u8], mut at: Option<usize>) -> Option<usize> {
+        while let Some(number) = at
+            && changes.get(number).is_some_and(|change| change.key() != key)
+        {
+            at = self.before.get(number).copied().flatten();
+        }
+        at
+    }
+
+    /// Notes the next change, the last one of its key from now on.
+    fn add(&mut self, changes: &Batch, change: ChangeRef<'_>, is_live: bool) {
+        let number = self.before.len();
+        let before = self.last.insert(self.hasher.hash_one(change.key()), number);
+        self.before.push(before);
+        let replaced = self.last_of(changes, change.key(), before);
+        if let Some(place) = replaced.and_then(|it| self.places.get_mut(it)?.take()) {
+            self.live.swap_remove(place);
+            let moved = self.live.get(place).and_then(|it| self.places.get_mut(*it));
+            moved.into_iter().for_each(|it| *it = Some(place));
+        }
+        self.places.push(is_live.then_some(self.live.len()));
+        self.live.extend(is_live.then_some(number));
+    }
 }
 
 /// The state of a key in an overlay.
@@ -53,11 +90,13 @@ pub(crate) enum Look<'a> {
 }
 
 impl Overlay {
-    /// An overlay without changes, with room for those of so many commands, whose words have so many bytes.
-    pub(crate) fn with_capacity(commands: usize, bytes: usize) -> Self {
+    /// An overlay without changes, of a transaction that began at this time, with room for those of so many commands,
+    /// whose words have so many bytes.
+    pub(crate) fn with_capacity(began_at: UnixMillis, commands: usize, bytes: usize) -> Self {
         Self {
             changes: Batch::with_capacity(commands, bytes),
             index: Index::default(),
+            began_at,
             clears: false,
             compact_above: COMPACT_MIN.max(2 * bytes),
             bytes_max: BYTES_MAX.max(2 * bytes),
@@ -133,6 +172,11 @@ impl Overlay {
         self.clears = true;
     }
 
+    /// The time at which the transaction began.
+    pub(crate) fn began_at(&self) -> UnixMillis {
+        self.began_at
+    }
+
     /// True if all records of the engine are to be removed.
     pub(crate) fn clears(&self) -> bool {
         self.clears
@@ -145,25 +189,19 @@ impl Overlay {
 
     /// Indexes the changes that are not indexed yet.
     fn catch_up(&mut self) {
-        let Index { hasher, last, before } = &mut self.index;
-        while let Some(change) = self.changes.get(before.len()) {
-            before.push(last.insert(hasher.hash_one(change.key()), before.len()));
+        while let Some(change) = self.changes.get(self.index.before.len()) {
+            let is_live = live_record(change, self.began_at).is_some();
+            self.index.add(&self.changes, change, is_live);
         }
     }
 
     /// The number of the last change of `key`; all changes are indexed.
     fn find(&self, key: &[u8]) -> Option<usize> {
-        let Index { hasher, last, before } = &self.index;
-        if before.is_empty() {
+        if self.index.before.is_empty() {
             return None;
         }
-        let mut at = last.get(&hasher.hash_one(key)).copied();
-        while let Some(number) = at
-            && self.changes.get(number).is_some_and(|change| change.key() != key)
-        {
-            at = before.get(number).copied().flatten();
-        }
-        at
+        let last = self.index.last.get(&self.index.hasher.hash_one(key)).copied();
+        self.index.last_of(&self.changes, key, last)
     }
 
     /// True if `key` was written or deleted.
@@ -173,10 +211,10 @@ impl Overlay {
     }
 
     /// The state of `key`.
-    pub(crate) fn look(&mut self, key: &[u8], now: UnixMillis) -> Look<'_> {
+    pub(crate) fn look(&mut self, key: &[u8]) -> Look<'_> {
         self.catch_up();
         match self.find(key).and_then(|at| self.changes.get(at)) {
-            Some(change) => live_record(change, now).map_or(Look::Absent, Look::Present),
+            Some(change) => live_record(change, self.began_at).map_or(Look::Absent, Look::Present),
             None if self.clears => Look::Absent,
             None => Look::Unchanged,
         }
@@ -189,13 +227,41 @@ impl Overlay {
         changes.filter(|(at, change)| self.find(change.key()) == Some(*at)).map(|it| it.1).collect()
     }
 
-    /// Shows the records that will be written.
-    pub(crate) fn live(&mut self, now: UnixMillis, visit: &mut dyn FnMut(Entry<'_>)) {
-        for change in self.last_changes() {
-            if let Some(record) = live_record(change, now) {
-                visit(Entry { key: change.key(), record: Some(record), sequence: 0 });
-            }
+    /// The number of records that will be written.
+    pub(crate) fn live_len(&mut self) -> u64 {
+        self.catch_up();
+        self.index.live.len() as u64
+    }
+
+    /// The key of one of those, by its number among them.
+    pub(crate) fn live_key(&self, number: u64) -> Option<&[u8]> {
+        let number = self.index.live.get(usize::try_from(number).ok()?)?;
+        self.changes.get(*number).map(|change| change.key())
+    }
+
+    /// Shows them, in no order.
+    pub(crate) fn live(&mut self, visit: &mut dyn FnMut(Entry<'_>)) {
+        self.catch_up();
+        for change in self.index.live.iter().filter_map(|number| self.changes.get(*number)) {
+            let record = live_record(change, self.began_at);
+            visit(Entry { key: change.key(), record, sequence: 0 });
         }
+    }
+
+    /// The number of changed keys of which the engine has a record, as `has` says.
+    ///
+    /// # Errors
+    /// As `has`.
+    pub(crate) fn replaced(&mut self, has: &mut dyn FnMut(&[u8]) -> Result<bool>) -> Result<u64> {
+        self.catch_up();
+        while let Some(change) = self.changes.get(self.index.counted) {
+            let before = self.index.before.get(self.index.counted).copied().flatten();
+            if self.index.last_of(&self.changes, change.key(), before).is_none() {
+                self.index.replaced += u64::from(has(change.key())?);
+            }
+            self.index.counted += 1;
+        }
+        Ok(self.index.replaced)
     }
 
     /// The changes as a batch within these limits, if so few keys were changed.
@@ -230,7 +296,7 @@ mod tests {
     use coreplane_engine::Engine;
 
     fn seen(overlay: &mut Overlay, key: &[u8]) -> Option<Option<Vec<u8>>> {
-        match overlay.look(key, UnixMillis(5)) {
+        match overlay.look(key) {
             Look::Present(record) => Some(Some(record.value.to_vec())),
             Look::Absent => Some(None),
             Look::Unchanged => None,
@@ -239,7 +305,7 @@ mod tests {
 
     #[test]
     fn the_last_change_of_a_key_counts() {
-        let mut overlay = Overlay::with_capacity(0, 0);
+        let mut overlay = Overlay::with_capacity(UnixMillis(5), 0, 0);
         assert_eq!(seen(&mut overlay, b"a"), None);
         overlay.put(b"a", b"1", None);
         overlay.put(b"b", b"1", Some(UnixMillis(5)));
@@ -251,7 +317,7 @@ mod tests {
         overlay.put(b"c", b"3", None);
         assert_eq!(seen(&mut overlay, b"a"), Some(None));
         let mut live = Vec::new();
-        overlay.live(UnixMillis(5), &mut |entry| live.push(entry.key.to_vec()));
+        overlay.live(&mut |entry| live.push(entry.key.to_vec()));
         assert_eq!(live, [b"c"]);
         assert_eq!(overlay.last_changes().len(), 3);
         overlay.clear();
@@ -261,7 +327,7 @@ mod tests {
 
     #[test]
     fn new_values_of_a_large_one_do_not_add_up() {
-        let mut overlay = Overlay::with_capacity(1000, 10_000);
+        let mut overlay = Overlay::with_capacity(UnixMillis(5), 1000, 10_000);
         overlay.put(b"other", b"value", None);
         let mut value = vec![7; 100_000];
         for round in 0..1000_u32 {
@@ -277,7 +343,7 @@ mod tests {
 
     #[test]
     fn copies_of_a_large_value_do_not_add_up() {
-        let mut overlay = Overlay::with_capacity(1000, 10_000);
+        let mut overlay = Overlay::with_capacity(UnixMillis(5), 1000, 10_000);
         let value = vec![7; 100_000];
         for round in 0..1000_u32 {
             // As COPY and RENAME make them.
@@ -294,7 +360,8 @@ mod tests {
 
     #[test]
     fn changes_that_are_too_many_are_given_up_as_a_whole() {
-        let mut overlay = Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(1000, 10_000) };
+        let mut overlay =
+            Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(UnixMillis(5), 1000, 10_000) };
         let value = vec![7; 1 << 20];
         for number in 0..1000_u32 {
             // Each change has another key: none replaces another.
@@ -317,7 +384,8 @@ mod tests {
 
     #[test]
     fn changes_that_are_found_to_be_too_many_at_the_end_are_no_empty_batch() {
-        let mut overlay = Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(1000, 2 << 20) };
+        let mut overlay =
+            Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(UnixMillis(5), 1000, 2 << 20) };
         // Below the size that is checked while they are made.
         (0..15_u32).for_each(|at| overlay.put(&at.to_le_bytes(), &vec![7; 250 << 10], None));
         overlay.check().expect("nobody knows yet");
@@ -333,7 +401,7 @@ mod tests {
     #[test]
     fn a_batch_over_the_limits_has_the_last_changes_alone() {
         for (batch_len_max, batch_bytes_max) in [(10, 100), (100, 10)] {
-            let mut overlay = Overlay::with_capacity(0, 0);
+            let mut overlay = Overlay::with_capacity(UnixMillis(5), 0, 0);
             for round in 0..10_u8 {
                 overlay.put(b"a", &[round], None);
                 overlay.put(b"b", &[round], None);

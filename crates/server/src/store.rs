@@ -8,6 +8,10 @@
 //! becomes one [`Batch`], so that a crash keeps all of the transaction or nothing. `EXEC` is alone among the event
 //! loops, so its reads are still valid when it writes.
 
+mod draw;
+
+pub(crate) use draw::{Drawn, Walk};
+
 use crate::overlay::{Look, Overlay};
 use crate::watch::WatchedAbsences;
 use coreplane::admin::{check_batch, check_key};
@@ -24,14 +28,14 @@ pub(crate) struct Store<'a> {
     overlay: Option<Overlay>,
     /// The engine's number of leaderships when the transaction began.
     leadership: u64,
+    /// The walk of the last draw, for the next one of the transaction.
+    walk: Option<Walk>,
     /// Answers wait for durability.
     withholds: bool,
     /// The results depend on a write that is not durable yet.
     pub rests: bool,
     /// Something was written.
     pub has_written: bool,
-    /// The time at which the transaction began.
-    began_at: UnixMillis,
 }
 
 impl<'a> Store<'a> {
@@ -49,18 +53,17 @@ impl<'a> Store<'a> {
             horizon,
             overlay: None,
             leadership: 0,
+            walk: None,
             withholds,
             rests: false,
             has_written: false,
-            began_at: UnixMillis(0),
         }
     }
 
     /// Collects changes from now on, until [`Store::finish`]: of so many commands, whose words have so many bytes.
     pub(crate) fn begin(&mut self, commands: usize, bytes: usize) {
         self.leadership = self.engine.leaderships();
-        self.began_at = self.engine.now();
-        self.overlay = Some(Overlay::with_capacity(commands, bytes));
+        self.overlay = Some(Overlay::with_capacity(self.engine.now(), commands, bytes));
     }
 
     /// True if changes are being collected.
@@ -151,7 +154,7 @@ impl<'a> Store<'a> {
     /// Shows the record of `key`; false if there is none.
     pub(crate) fn read(&mut self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         if let Some(overlay) = &mut self.overlay {
-            match overlay.look(key, self.began_at) {
+            match overlay.look(key) {
                 Look::Present(record) => {
                     visit(record);
                     return Ok(true);
@@ -333,24 +336,31 @@ impl<'a> Store<'a> {
         is_written
     }
 
-    /// Iterates as [`Engine::iterate`] does. A key that was not met may have been deleted a moment ago: so the caller
-    /// must call [`Store::rest_on_all`], too.
+    /// Iterates as [`Engine::iterate`] does; at cursor 0 it shows all records that a transaction has made, besides. A
+    /// key that was not met may have been deleted a moment ago: so the caller must call [`Store::rest_on_all`], too.
     pub(crate) fn iterate(
         &mut self,
         cursor: u64,
         count: usize,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
-        let now = self.began_at;
-        let mut tickets = Horizon::new();
-        if let Some(overlay) = &mut self.overlay {
-            if cursor == 0 {
-                overlay.live(now, visit);
-            }
-            if overlay.clears() {
-                return Ok(0);
-            }
+        if let Some(overlay) = self.overlay.as_mut().filter(|_| cursor == 0) {
+            overlay.live(visit);
         }
+        self.iterate_unchanged(cursor, count, visit)
+    }
+
+    /// As [`Store::iterate`], but shows only records of keys that a transaction has not changed.
+    pub(crate) fn iterate_unchanged(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<u64> {
+        if self.clears() {
+            return Ok(0);
+        }
+        let mut tickets = Horizon::new();
         let overlay = &mut self.overlay;
         let next = self.engine.iterate(cursor, count, &mut |entry| {
             if overlay.as_mut().is_some_and(|overlay| overlay.changes(entry.key)) {
@@ -368,7 +378,8 @@ impl<'a> Store<'a> {
     }
 
     /// Visits the records of a range in the order of keys, as [`Ordered::scan`](coreplane_engine::Ordered::scan)
-    /// does; not within a transaction. As for [`Store::iterate`], the caller must call [`Store::rest_on_all`].
+    /// does, without the changes of a transaction. As for [`Store::iterate`], the caller must call
+    /// [`Store::rest_on_all`].
     pub(crate) fn range(
         &mut self,
         (start, end): (&[u8], Option<&[u8]>),
@@ -391,51 +402,25 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// True if [`Store::range`] can be used.
-    pub(crate) fn is_ordered(&self) -> bool {
-        self.overlay.is_none() && self.engine.ordered().is_some()
-    }
-
-    /// The first or the last key of a range, none if it is empty; the caller must call [`Store::rest_on_all`].
-    pub(crate) fn end_of_range(
-        &mut self,
-        range: (&[u8], Option<&[u8]>),
-        is_last: bool,
-    ) -> Result<Option<Vec<u8>>> {
-        let mut found = None;
-        self.range(range, is_last, 1, &mut |entry| {
-            found = entry.record.is_some().then(|| entry.key.to_vec());
-            found.is_none()
-        })?;
-        Ok(found)
-    }
-
     /// The number of records.
     pub(crate) fn len(&mut self) -> Result<u64> {
-        let Some(mut overlay) = self.overlay.take() else {
-            let len = self.engine.len()?;
-            self.rest_on(self.engine.visible_ticket());
-            return Ok(len);
-        };
-        // Without the overlay, since the count of the engine is needed.
-        let len = self.len_with(&mut overlay);
-        self.overlay = Some(overlay);
-        len
+        let len = if self.clears() { 0 } else { self.engine.len()? };
+        let (made, replaced) = self.changed()?;
+        self.rest_on_all();
+        Ok(len.saturating_sub(replaced) + made)
     }
 
-    /// The number of records after the changes of a transaction.
-    fn len_with(&mut self, overlay: &mut Overlay) -> Result<u64> {
-        let mut added: u64 = 0;
-        overlay.live(self.began_at, &mut |_| added += 1);
-        let mut kept = 0;
-        if !overlay.clears() {
-            kept = self.engine.len()?;
-            self.rest_on(self.engine.visible_ticket());
-            for change in overlay.last_changes() {
-                kept = kept.saturating_sub(u64::from(self.contains(change.key())?));
-            }
-        }
-        Ok(kept + added)
+    /// The number of records that a transaction has made, and of those of the engine that it has replaced or deleted.
+    fn changed(&mut self) -> Result<(u64, u64)> {
+        let Some(mut overlay) = self.overlay.take() else { return Ok((0, 0)) };
+        // Without the overlay, since the records of the engine are meant.
+        let replaced = match overlay.clears() {
+            true => Ok(0),
+            false => overlay.replaced(&mut |key| self.contains(key)),
+        };
+        let made = overlay.live_len();
+        self.overlay = Some(overlay);
+        Ok((made, replaced?))
     }
 
     /// Deletes the existing ones of `keys`, each of which is named once, as one of several steps; returns their
@@ -463,7 +448,7 @@ impl<'a> Store<'a> {
     /// The time with which expiries are compared; within a transaction, the time at which it began. It is asked for
     /// when a command needs it: other loops may have held this one up since its turn began.
     pub(crate) fn now(&self) -> UnixMillis {
-        if self.overlay.is_some() { self.began_at } else { self.engine.now() }
+        self.overlay.as_ref().map_or_else(|| self.engine.now(), Overlay::began_at)
     }
 
     /// Makes the answer wait for all earlier writes, and so for all that was read before.

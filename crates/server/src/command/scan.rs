@@ -4,8 +4,7 @@ use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::continuation::{Continuation, Listing, Wanted};
 use crate::resp::number::{parse_cursor, parse_i64};
 use crate::resp::reply::Reply;
-use crate::store::Store;
-use std::hash::{BuildHasher, RandomState};
+use crate::store::Drawn;
 
 /// `KEYS pattern`, in slices. As long as it takes only one slice it is alone among the event loops; a longer one may
 /// show what others write meanwhile, as `SCAN` does
@@ -91,109 +90,30 @@ fn scan_count(value: &[u8]) -> Result<usize, Failure> {
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-/// `RANDOMKEY`
+/// `RANDOMKEY`, in slices where hardly any place has a record
 pub(super) fn random_key(call: &mut Call<'_, '_>) -> Answer {
-    let random = RandomState::new().hash_one(call.store.now().0);
-    let drawn = match call.store.is_ordered() {
-        true => draw_of_ordered(call.store)?,
-        false => draw_by_cursor(call.store, random)?,
+    call.slice.charge();
+    let drawn = match call.session.continuation.take() {
+        Some(Continuation::Walk(walk)) => Drawn::Walk(walk),
+        _ => call.store.draw()?,
+    };
+    let key = match drawn {
+        Drawn::Key(key) => key,
+        Drawn::Walk(mut walk) => loop {
+            if call.is_out_of_time() {
+                return call.suspend(Continuation::Walk(walk));
+            }
+            match call.store.walk_on(&mut walk) {
+                Ok(Some(key)) => break key,
+                Ok(None) => {}
+                Err(error) => return Err(call.keep(Continuation::Walk(walk), error)),
+            }
+        },
     };
     call.store.rest_on_all();
-    match drawn {
+    match key {
         Some(key) => call.reply.bulk(&key),
         None => call.reply.null(),
     }
     Ok(())
-}
-
-/// Draws a key byte by byte. Each step draws a value between the least and the greatest byte that follow the prefix
-/// drawn so far, and takes the next byte that exists. Every key may be drawn; where all values of a byte exist,
-/// equally often.
-fn draw_of_ordered(store: &mut Store<'_>) -> Result<Option<Vec<u8>>, Failure> {
-    let draw = RandomState::new();
-    let mut prefix = Vec::new();
-    loop {
-        let end = coreplane_engine::end_of_prefix(&prefix);
-        let first = store.end_of_range((&prefix, end.as_deref()), false)?;
-        let last = store.end_of_range((&prefix, end.as_deref()), true)?;
-        let (Some(first), Some(last)) = (first, last) else { return Ok(None) };
-        let shared = first.iter().zip(&last).take_while(|(a, b)| a == b).count();
-        let Some(greatest) = last.get(shared) else { return Ok(Some(first)) };
-        // The first key may be the shared prefix itself, which is one more choice.
-        let (is_one, least) = first.get(shared).map_or((true, 0), |least| (false, *least));
-        let choices = u64::from(greatest.saturating_sub(least)) + 1 + u64::from(is_one);
-        let drawn = draw.hash_one(prefix.as_slice()) % choices;
-        let Some(above) = drawn.checked_sub(u64::from(is_one)) else { return Ok(Some(first)) };
-        let value = least.saturating_add(u8::try_from(above).unwrap_or(u8::MAX));
-        let start = [last.get(..shared).unwrap_or_default(), &[value]].concat();
-        let next = store.end_of_range((&start, end.as_deref()), false)?;
-        // Others may write meanwhile.
-        let Some(next) = next.filter(|next| next.len() > shared) else { return Ok(Some(first)) };
-        prefix = next;
-        prefix.truncate(shared + 1);
-    }
-}
-
-/// Draws one of the keys behind a random cursor.
-fn draw_by_cursor(store: &mut Store<'_>, random: u64) -> Result<Option<Vec<u8>>, Failure> {
-    const CHOICE: usize = 16;
-    // An engine's cursors may end far below the largest number: try shorter and shorter ones.
-    let starts = (0..u64::BITS).map(|bits| random >> bits).chain([0]);
-    let mut keys = Vec::new();
-    for start in starts {
-        let mut cursor = start;
-        while keys.is_empty() {
-            cursor = store.iterate(cursor, CHOICE, &mut |entry| {
-                if entry.record.is_some() {
-                    keys.push(entry.key.to_vec());
-                }
-            })?;
-            if cursor == 0 {
-                break;
-            }
-        }
-        if !keys.is_empty() {
-            break;
-        }
-    }
-    let choice = random.rotate_left(32).checked_rem(keys.len() as u64);
-    let chosen = choice.and_then(|index| usize::try_from(index).ok());
-    Ok(chosen.filter(|index| *index < keys.len()).map(|index| keys.swap_remove(index)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::watch::WatchedAbsences;
-    use coreplane_conformance::model::ModelEngine;
-    use coreplane_engine::{Engine, Horizon, WriteOptions};
-    use std::collections::BTreeMap;
-
-    fn draws(keys: &[Vec<u8>], times: usize) -> BTreeMap<Vec<u8>, usize> {
-        let engine = ModelEngine::new();
-        for key in keys {
-            let put = engine.put(key, b"v", &WriteOptions::default()).expect("put");
-            assert!(put.is_written());
-        }
-        let (watched, mut horizon) = (WatchedAbsences::default(), Horizon::new());
-        let mut store = Store::new(&engine, &watched, &mut horizon, true);
-        let mut drawn = BTreeMap::new();
-        for _ in 0..times {
-            if let Ok(Some(key)) = draw_of_ordered(&mut store) {
-                *drawn.entry(key).or_default() += 1;
-            }
-        }
-        drawn
-    }
-
-    #[test]
-    fn any_key_of_an_ordered_engine_is_drawn() {
-        let numbers: Vec<_> = (0..1000).map(|at| format!("key:{at:06}").into_bytes()).collect();
-        let drawn = draws(&numbers, 10_000);
-        assert!(drawn.len() > 990 && drawn.values().all(|times| *times < 40), "{}", drawn.len());
-        let nested: Vec<_> = ["", "a", "aa", "aaa", "aab", "b"].map(Vec::from).to_vec();
-        assert_eq!(draws(&nested, 1_000).len(), nested.len());
-        assert!(draws(&[], 10).is_empty());
-        assert_eq!(draws(&[vec![255; 100]], 10).len(), 1);
-    }
 }

@@ -7,6 +7,7 @@
 //! | of | slices | between them |
 //! |---|---|---|
 //! | `KEYS`, `SCAN` | [`Listing`] | others write; a key that exists all the while is listed |
+//! | `RANDOMKEY` | [`Walk`] | the same: none is the answer only if there was no such key |
 //! | `RANGE` | [`RangePage`] | the same, in the order of keys |
 //! | `MGET`, `EXISTS`, `TOUCH` of many keys | [`ManyKeys`] | others write; the answer is of one moment all the same |
 //! | `DEL`, `UNLINK`, `FLUSHALL` in a cluster | [`Deletion`], [`Clear`] | others see the keys deleted so far |
@@ -24,6 +25,7 @@ pub(crate) use many_keys::{Kind, ManyKeys};
 pub(crate) use pieces::Pieces;
 pub(crate) use range_page::{RangePage, Shown};
 
+use crate::store::Walk;
 use coreplane_engine::Clear;
 
 /// The state that a command that is not finished needs to go on.
@@ -31,6 +33,8 @@ use coreplane_engine::Clear;
 pub(crate) enum Continuation {
     /// Keys are listed.
     Listing(Box<Listing>),
+    /// A record is looked for.
+    Walk(Walk),
     /// Records of a range are listed.
     Range(Box<RangePage>),
     /// Many keys are read.
@@ -51,7 +55,7 @@ impl Continuation {
             Self::Range(page) => page.bytes(),
             Self::ManyKeys(many) => many.bytes(),
             Self::Answer(pieces) => pieces.len(),
-            Self::Deletion(_) | Self::Clear(_) => 0,
+            Self::Walk(_) | Self::Deletion(_) | Self::Clear(_) => 0,
         }
     }
 
@@ -59,6 +63,7 @@ impl Continuation {
     pub(crate) fn leadership(&self) -> Option<u64> {
         match self {
             Self::Listing(listing) => Some(listing.leadership()),
+            Self::Walk(walk) => Some(walk.leadership),
             Self::Range(page) => Some(page.leadership()),
             Self::Deletion(deletion) => Some(deletion.leadership),
             // These read again all keys that another leader may have written, or remove all records.
@@ -71,7 +76,8 @@ impl Continuation {
         match self {
             Self::Answer(_) => true,
             Self::ManyKeys(many) => many.is_complete(),
-            Self::Listing(_) | Self::Range(_) | Self::Deletion(_) | Self::Clear(_) => false,
+            Self::Listing(_) | Self::Walk(_) | Self::Range(_) => false,
+            Self::Deletion(_) | Self::Clear(_) => false,
         }
     }
 }
