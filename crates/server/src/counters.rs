@@ -1,6 +1,7 @@
 //! The counters of an event loop.
 //!
-//! Each counter has one writer, its loop, which needs no locked instruction for it; any thread may read.
+//! Each counter has one writer, its loop, which needs no locked instruction for it; any thread may read. So a reset,
+//! which any loop may ask for, does not write the number, but notes from which one on it counts.
 
 use crate::command_counters::CommandCounters;
 use parking_lot::Mutex;
@@ -10,23 +11,29 @@ use std::time::Duration;
 
 /// A number with one writer.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct Counter {
+    sum: AtomicU64,
+    /// The sum at the last reset.
+    base: AtomicU64,
+}
 
 impl Counter {
     /// Adds `more`. Only its own loop calls this.
     pub(crate) fn add(&self, more: u64) {
-        let sum = self.0.load(Ordering::Relaxed).wrapping_add(more);
-        self.0.store(sum, Ordering::Relaxed);
+        let sum = self.sum.load(Ordering::Relaxed).wrapping_add(more);
+        self.sum.store(sum, Ordering::Relaxed);
     }
 
     /// The number.
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        // The base first: the sum is at least that by then.
+        let base = self.base.load(Ordering::Acquire);
+        self.sum.load(Ordering::Relaxed).wrapping_sub(base)
     }
 
-    /// Zero again.
+    /// Zero again, whatever its loop adds meanwhile.
     pub(crate) fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.base.store(self.sum.load(Ordering::Relaxed), Ordering::Release);
     }
 }
 
@@ -176,6 +183,36 @@ impl LoopCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// What was added before a reset is not counted after it, although more is being added.
+    #[test]
+    fn a_reset_beside_the_writer_is_not_lost() {
+        const LOT: u64 = 100;
+        let (counter, added) = (Counter::default(), AtomicU64::new(0));
+        let (is_over, mut lost) = (AtomicBool::new(false), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    (0..LOT).for_each(|_| counter.add(1));
+                    added.fetch_add(LOT, Ordering::AcqRel);
+                }
+            });
+            for _ in 0..400 {
+                let start = added.load(Ordering::Acquire);
+                while added.load(Ordering::Acquire) < start + 10 * LOT {
+                    std::hint::spin_loop();
+                }
+                let before = added.load(Ordering::Acquire);
+                counter.reset();
+                let counted = counter.get();
+                let since = added.load(Ordering::Acquire) - before;
+                lost += usize::from(counted > since + LOT);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(lost, 0, "resets were lost");
+    }
 
     #[test]
     fn quantiles_are_upper_bounds() {

@@ -81,6 +81,14 @@ pub(crate) struct Rate {
     pub per_second: AtomicU64,
 }
 
+/// Figures of the engine at the last `CONFIG RESETSTAT`.
+#[derive(Debug, Default)]
+pub(crate) struct EngineBase {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub expired: AtomicU64,
+}
+
 /// The state that all event loops of a server share.
 pub(crate) struct Host {
     pub config: Config,
@@ -93,6 +101,7 @@ pub(crate) struct Host {
     pub addresses: Vec<SocketAddr>,
     pub saves: Saves,
     pub rate: Rate,
+    pub engine_base: EngineBase,
     pub slow_log: SlowLog,
     pub monitors: Monitors,
     pub pause: Pause,
@@ -136,6 +145,7 @@ impl Host {
                 done: AtomicU64::new(0),
             },
             rate: Rate::default(),
+            engine_base: EngineBase::default(),
             slow_log: SlowLog::default(),
             monitors: Monitors::default(),
             pause: Pause::default(),
@@ -180,6 +190,15 @@ impl Host {
             histogram(&port.counters).add_to(&mut total);
         }
         total
+    }
+
+    /// Sets the statistics to zero, as `CONFIG RESETSTAT` asks.
+    pub(crate) fn reset_statistics(&self) {
+        self.ports.iter().for_each(|port| port.counters.reset());
+        let (stats, base) = (self.engine.stats(), &self.engine_base);
+        base.hits.store(stats.hits, Ordering::Relaxed);
+        base.misses.store(stats.misses, Ordering::Relaxed);
+        base.expired.store(stats.expired, Ordering::Relaxed);
     }
 
     /// Checks whether memory use is above the limit.

@@ -63,6 +63,26 @@ fn commands_are_counted_as_run_as_failed_and_as_rejected() {
 }
 
 #[test]
+fn a_reset_of_the_statistics_is_one_of_hits_misses_and_expired_keys() {
+    let server = start();
+    let mut wire = server.connect();
+    for line in ["SET k v", "GET k", "GET none", "SET gone v PXAT 1", "GET gone"] {
+        wire.say(line);
+    }
+    let names = ["keyspace_hits", "keyspace_misses", "expired_keys"];
+    for (reset, hits) in [(false, "1"), (true, "0"), (true, "0")] {
+        if reset {
+            assert_eq!(wire.say("CONFIG RESETSTAT"), "+OK\\r\\n");
+        }
+        assert_eq!(fact(&mut wire, "stats", names[0]).as_deref(), Some(hits));
+        let others = names.map(|name| fact(&mut wire, "stats", name).expect(name));
+        assert_eq!(others.iter().any(|it| it != "0"), !reset, "{others:?}");
+    }
+    wire.say("GET k");
+    assert_eq!(fact(&mut wire, "stats", names[0]).as_deref(), Some("1"));
+}
+
+#[test]
 fn a_transaction_that_fails_at_its_end_is_counted_as_failed() {
     let limits = Limits { batch_len_max: 1, ..LIMITS };
     let server = Running::start(config(), Arc::new(ModelEngine::new().bounded_by(limits)));

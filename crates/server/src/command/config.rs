@@ -77,9 +77,7 @@ fn refused(parameter: &Parameter, complaint: &str) -> Failure {
 
 /// `CONFIG RESETSTAT`
 pub(super) fn reset_statistics(call: &mut Call<'_, '_>) -> Answer {
-    for port in &call.host.ports {
-        port.counters.reset();
-    }
+    call.host.reset_statistics();
     call.reply.ok();
     Ok(())
 }

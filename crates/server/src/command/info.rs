@@ -171,7 +171,7 @@ fn persistence(host: &Facts<'_>, text: &mut String) {
 }
 
 fn statistics(host: &Facts<'_>, text: &mut String) {
-    let stats = host.stats();
+    let (stats, base) = (host.stats(), &host.engine_base);
     let sum = |of: fn(&LoopCounters) -> &Counter| host.sum(|counters| of(counters).get());
     line(text, "total_connections_received", sum(|counters| &counters.connections));
     line(text, "total_commands_processed", sum(|counters| &counters.commands));
@@ -180,10 +180,10 @@ fn statistics(host: &Facts<'_>, text: &mut String) {
     line(text, "total_net_input_bytes", sum(|counters| &counters.bytes_in));
     line(text, "total_net_output_bytes", sum(|counters| &counters.bytes_out));
     line(text, "rejected_connections", sum(|counters| &counters.rejected));
-    line(text, "expired_keys", stats.expired);
+    line(text, "expired_keys", stats.expired.saturating_sub(get(&base.expired)));
     line(text, "evicted_keys", 0);
-    line(text, "keyspace_hits", stats.hits);
-    line(text, "keyspace_misses", stats.misses);
+    line(text, "keyspace_hits", stats.hits.saturating_sub(get(&base.hits)));
+    line(text, "keyspace_misses", stats.misses.saturating_sub(get(&base.misses)));
     line(text, "pubsub_channels", 0);
     line(text, "pubsub_patterns", 0);
     line(text, "latest_fork_usec", 0);
