@@ -169,6 +169,14 @@ impl Host {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
 
+    /// The kind of server, as clients ask for it: one whose clients are redirected is part of a Redis cluster to them.
+    pub(crate) fn mode(&self) -> &'static str {
+        match &self.config.cluster {
+            Some(cluster) if cluster.redirects() => "cluster",
+            _ => "standalone",
+        }
+    }
+
     /// Ends the server.
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::SeqCst);

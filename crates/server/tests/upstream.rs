@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A node that knows the leader, and nothing else.
 #[derive(Debug)]
-struct Node(Mutex<Standing>);
+struct Node(Mutex<Standing>, bool);
 
 impl ClusterInfo for Node {
     fn standing(&self) -> Standing {
@@ -71,18 +71,55 @@ impl ClusterInfo for Node {
     }
 
     fn redirects(&self) -> bool {
-        false
+        self.1
     }
 }
 
 fn node(standing: Standing) -> (Arc<Node>, Config) {
-    let node = Arc::new(Node(Mutex::new(standing)));
+    node_of(standing, false)
+}
+
+/// A node that redirects its clients, or does not.
+fn node_of(standing: Standing, redirects: bool) -> (Arc<Node>, Config) {
+    let node = Arc::new(Node(Mutex::new(standing), redirects));
     let config = Config { cluster: Some(node.clone()), threads: 1, ..config() };
     (node, config)
 }
 
 fn bytes_of(line: &str) -> Vec<u8> {
     command(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+}
+
+#[test]
+fn hello_role_and_info_agree() {
+    let leader = "127.0.0.1:9".parse().expect("an address");
+    for (standing, role) in [
+        (Standing::Leads, "master"),
+        (Standing::Follows(leader), "slave"),
+        (Standing::Unknown, "slave"),
+    ] {
+        for redirects in [false, true] {
+            let (_node, config) = node_of(standing, redirects);
+            let server = Running::start(config, Arc::new(ModelEngine::new()));
+            let mut wire = server.connect();
+            let mode = if redirects { "cluster" } else { "standalone" };
+            let hello = wire.say("HELLO");
+            assert!(
+                hello.contains(&format!("$4\\r\\nmode\\r\\n${}\\r\\n{mode}", mode.len())),
+                "{hello}"
+            );
+            let of_hello = if role == "slave" { "replica" } else { role };
+            assert!(
+                hello.contains(&format!("$4\\r\\nrole\\r\\n${}\\r\\n{of_hello}", of_hello.len())),
+                "{hello}"
+            );
+            assert!(wire.say("ROLE").contains(&format!("\\r\\n{role}\\r\\n")));
+            let info = wire.say("INFO");
+            for line in [format!("redis_mode:{mode}"), format!("role:{role}")] {
+                assert!(info.contains(&format!("\\r\\n{line}\\r\\n")), "{line} in {info}");
+            }
+        }
+    }
 }
 
 #[test]

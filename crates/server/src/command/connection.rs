@@ -5,6 +5,7 @@ use super::{Answer, Call, Failure, NOT_INTEGER, SYNTAX, client, is, monitor};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::Proto;
 use crate::session::Answers;
+use crate::{ClusterInfo, Standing};
 use std::sync::atomic::Ordering;
 
 /// The version of Redis whose behaviour is reproduced.
@@ -158,6 +159,9 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Answer {
         call.session.set_proto(proto);
         call.reply.proto = proto;
     }
+    let standing = call.host.config.cluster.as_deref().map(ClusterInfo::standing);
+    let leads = standing.is_none_or(|it| it == Standing::Leads);
+    let role = if leads { "master" } else { "replica" };
     let reply = &mut call.reply;
     reply.map(7);
     for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
@@ -168,7 +172,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Answer {
     reply.int(i64::from(reply.proto.number()));
     reply.bulk(b"id");
     reply.int(i64::try_from(call.session.info.id).unwrap_or(i64::MAX));
-    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+    for (name, value) in [("mode", call.host.mode()), ("role", role)] {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
     }

@@ -103,7 +103,7 @@ fn get(number: &AtomicU64) -> u64 {
 fn server(host: &Facts<'_>, text: &mut String) {
     let uptime = host.started.elapsed().as_secs();
     line(text, "redis_version", REDIS_VERSION);
-    line(text, "redis_mode", "standalone");
+    line(text, "redis_mode", host.mode());
     line(text, "coreplane_version", env!("CARGO_PKG_VERSION"));
     line(text, "os", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     line(text, "arch_bits", usize::BITS);
