@@ -384,6 +384,7 @@ fn keyspace(host: &Facts<'_>, text: &mut String) {
     // As far as counted: counting here would stop all clients after a crash.
     let keys = host.stats().records;
     if keys > 0 {
+        // Two figures that are not counted: clients take the line apart by its commas.
         line(text, "db0", format!("keys={keys},expires=0,avg_ttl=0"));
     }
 }
