@@ -18,23 +18,19 @@ pub(super) fn families(text: &mut String, host: &Host, stats: &Stats) {
         let of_matrix = own.clone().filter(|(_, name, _)| name.starts_with("matrix_") == of);
         write(text, if of { "" } else { "engine_" }, of_matrix.collect());
     }
-    let figures = host.config.store.as_ref().and_then(|it| it.matrix_figures()).unwrap_or_default();
-    let figures = figures.iter().filter_map(|(name, value)| Some((name, value.parse().ok()?)));
-    let named: Vec<(String, u64)> =
-        figures.map(|(name, value)| (format!("matrix_{name}"), value)).collect();
-    write(text, "", named.iter().map(|(name, value)| (String::new(), &**name, *value)).collect());
-    let figures = host.config.cluster.as_ref().map(|it| it.figures()).unwrap_or_default();
-    let named: Vec<(String, u64)> = figures
-        .iter()
-        .filter_map(|(name, value)| Some((format!("cluster_{name}"), value.parse().ok()?)))
-        .collect();
-    write(text, "", named.iter().map(|(name, value)| (String::new(), &**name, *value)).collect());
-    let figures = host.config.time_series.as_ref().map(|it| it.figures()).unwrap_or_default();
-    let named: Vec<(String, u64)> = figures
-        .iter()
-        .filter_map(|(name, value)| Some((format!("ts_{name}"), value.parse().ok()?)))
-        .collect();
-    write(text, "", named.iter().map(|(name, value)| (String::new(), &**name, *value)).collect());
+    let config = &host.config;
+    for (prefix, figures) in [
+        ("matrix_", config.store.as_ref().and_then(|it| it.matrix_figures())),
+        ("cluster_", config.cluster.as_ref().map(|it| it.figures())),
+        ("ts_", config.time_series.as_ref().map(|it| it.figures())),
+    ] {
+        let named = figures.into_iter().flatten();
+        let named = named
+            .filter_map(|(name, value)| Some((format!("{prefix}{name}"), value.parse().ok()?)));
+        let named: Vec<(String, u64)> = named.collect();
+        let own = named.iter().map(|(name, value)| (String::new(), name.as_str(), *value));
+        write(text, "", own.collect());
+    }
     let groups = stats.groups.iter().flat_map(|group| {
         let label = format!("{{group=\"{}\"}}", group.name);
         group.figures.iter().map(move |(name, value)| (label.clone(), *name, *value))
