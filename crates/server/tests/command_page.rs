@@ -3,6 +3,7 @@
 
 mod wire;
 
+use coreplane::{EngineChoice, MapKind, StoreConfig};
 use coreplane_conformance::model::ModelEngine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -129,4 +130,42 @@ fn what_is_not_there_is_the_rest_of_redis() {
         }
     }
     assert_eq!(told, expected);
+}
+
+/// A number as the page writes it.
+fn grouped(number: usize) -> String {
+    match number / 1000 {
+        0 => number.to_string(),
+        thousands => format!("{},{:03}", grouped(thousands), number % 1000),
+    }
+}
+
+/// The page says how long a key may be, and how many changes a transaction may make, with each engine.
+#[test]
+fn the_limits_are_those_of_the_engines() {
+    let page = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
+    let directory = tempfile::tempdir().expect("a directory");
+    let limits = [
+        EngineChoice::Scmkv,
+        EngineChoice::Bptree,
+        EngineChoice::Map(MapKind::List),
+        EngineChoice::Map(MapKind::CowTree),
+    ]
+    .map(|engine| {
+        let path = directory.path().join("pool");
+        let config = StoreConfig::at(&path).engine(engine).size(64 << 20);
+        let store = config.create().expect("a store");
+        let limits = store.engine().limits();
+        store.close().expect("close");
+        std::fs::remove_file(path).expect("removed");
+        limits
+    });
+    let [scmkv, bptree, list, cow_tree] = limits.map(|it| it.key_len_max);
+    assert_eq!((scmkv, bptree), (64 << 10, 64 << 10));
+    assert!(page.contains("A key has at most 64 KiB"));
+    let by_page = format!("pages of 4 KiB {} and {} bytes", grouped(list), grouped(cow_tree));
+    assert!(page.contains(&by_page), "{by_page}");
+    let changes = limits.map(|it| it.batch_len_max);
+    let changes_max = format!("make at most {} changes", grouped(changes[0]));
+    assert!(page.contains(&changes_max) && changes.iter().all(|it| *it == changes[0]));
 }
