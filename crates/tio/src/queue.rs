@@ -117,7 +117,8 @@ impl QueueSet {
     /// [queued](QueueSet::push).
     pub(crate) fn begin(&self) -> Option<Running<'_>> {
         let was_running = std::mem::replace(&mut self.rings.lock().is_running, true);
-        (!was_running).then_some(Running(self))
+        // Lazily: a right that is dropped would end that of the caller which has it.
+        (!was_running).then(|| Running(self))
     }
 
     /// Queues a request, with its number and its partition, for the set's thread.
@@ -227,5 +228,21 @@ impl Rings {
             }
         }
         self.reads = left;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_one_active_caller_however_many_ask() {
+        let set = QueueSet::default();
+        let running = set.begin();
+        assert!(running.is_some());
+        assert!(set.begin().is_none());
+        assert!(set.begin().is_none(), "a refused caller has ended the right of the active one");
+        drop(running);
+        assert!(set.begin().is_some());
     }
 }
