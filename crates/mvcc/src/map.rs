@@ -178,7 +178,7 @@ pub(crate) trait Map: Send + Sync {
 
     /// Shows keys from a key on, or below a bound in descending order, until `visit` returns false. Each is shown
     /// with versions, the newest last; the one visible at `at` is the newest of them that is not above `at`, if any
-    /// is.
+    /// is. Keys that cannot be found are shown as a [`Gap`].
     ///
     /// # Errors
     /// If the map cannot be read, and the error of `visit`.
@@ -344,8 +344,19 @@ pub(crate) trait Log {
     fn oldest_pin(&self) -> Option<u64>;
 }
 
-/// Called by a [walk](Map::walk) with a key and its versions; returns false to end the walk.
-pub(crate) type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u64]) -> Result<bool>;
+/// Called by a [walk](Map::walk) with a key and its versions, or with the first of the keys of a gap; returns false
+/// to end the walk.
+pub(crate) type Visit<'v> = &'v mut dyn FnMut(&[u8], Versions<'_>) -> Result<bool>;
+
+/// The offsets of the versions of a key.
+pub(crate) type Versions<'a> = std::result::Result<&'a [u64], Gap<'a>>;
+
+/// Keys whose versions cannot be found, because what leads to them is damaged.
+pub(crate) struct Gap<'a> {
+    pub(crate) error: Error,
+    /// The first key behind them; none if they are the last.
+    pub(crate) end: Option<&'a [u8]>,
+}
 
 /// The offsets of the records of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,13 +2,17 @@
 //!
 //! `COREPLANE_TEST_SCALE=full` flips every bit, otherwise one bit of each byte is flipped.
 
-use coreplane_engine::{Batch, Engine, Error, Outcome, Repairable, Replicated, WriteOptions};
+use coreplane_engine::{
+    Batch, Engine, Error, Ordered, Outcome, Repairable, Replicated, TimeSource, UnixMillis,
+    WriteOptions,
+};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Image, Sim, SimOptions};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const KINDS: [MapKind; 2] = MapKind::ALL;
 const PAGE: u64 = 4096;
@@ -365,6 +369,106 @@ fn a_tree_with_a_damaged_node_can_be_emptied() {
         }
     }
     assert!(emptied > 10, "{emptied} with damage that was met");
+}
+
+/// Shows all keys; the result is that of the last call.
+fn iterated(store: &MapEngine, count: usize) -> (Vec<Vec<u8>>, Result<(), Error>) {
+    let (mut keys, mut cursor) = (Vec::new(), 0);
+    loop {
+        match store.iterate(cursor, count, &mut |entry| keys.push(entry.key.to_vec())) {
+            Ok(0) => return (keys, Ok(())),
+            Ok(next) => cursor = next,
+            Err(error) => return (keys, Err(error)),
+        }
+        assert!(keys.len() < 1000, "it goes round in circles");
+    }
+}
+
+/// Looks at every key alone, between its neighbours, and with all others; returns the keys that can be read.
+fn readable(store: &MapEngine, keys: &[Vec<u8>], what: &str) -> Vec<Vec<u8>> {
+    let is_sound = |key: &Vec<u8>| store.get(key).is_ok_and(|value| value.is_some());
+    let sound: Vec<Vec<u8>> = keys.iter().filter(|key| is_sound(key)).cloned().collect();
+    if sound.is_empty() || sound.len() == keys.len() {
+        return sound;
+    }
+    for (at, key) in keys.iter().enumerate() {
+        for reverse in [false, true] {
+            let (end, mut shown) = (keys.get(at + 1).map(Vec::as_slice), Vec::new());
+            let scanned = store.scan(key, end, reverse, usize::MAX, &mut |entry| {
+                shown.push(entry.key.to_vec());
+                true
+            });
+            let what = format!("{what}, key {at}, reverse: {reverse}, {scanned:?}");
+            match is_sound(key) {
+                true => assert!(scanned.is_ok() && shown == [key.clone()], "{what}"),
+                false => assert!(matches!(scanned, Err(it) if error_is_damage(&it)), "{what}"),
+            }
+        }
+    }
+    for count in [1, 7, 1000] {
+        let (shown, end) = iterated(store, count);
+        assert!(shown == sound, "{what}: {} of {} by {count}", shown.len(), sound.len());
+        assert!(matches!(end, Err(error) if error_is_damage(&error)), "{what}");
+    }
+    let mut shown = 0;
+    let changes = store.changes_since(0, &mut |it| shown += usize::from(it.record.is_some()));
+    assert!(matches!(changes, Err(error) if error_is_damage(&error)), "{what}");
+    assert_eq!(shown, sound.len(), "{what}");
+    sound
+}
+
+/// All other keys are iterated, scanned, and swept when they have expired.
+#[test]
+fn a_damaged_node_costs_the_keys_below_it_alone() {
+    let clock = Arc::new(AtomicU64::new(1_000));
+    let source = Arc::clone(&clock);
+    let time: TimeSource = Arc::new(move || UnixMillis(source.load(Ordering::Relaxed)));
+    let options = Options { time: Some(time), ..options() };
+    let len = PAGE * 64;
+    let options_of_sim = SimOptions { len, max_len: len, page_size: 4096, ..SimOptions::default() };
+    let sim = Sim::new(&options_of_sim).expect("memory");
+    let store = MapEngine::simulated_create(MapKind::CowTree, Arc::clone(sim.space()), &options);
+    let store = store.expect("create");
+    store.hold_tombstones(0).expect("hold");
+    let keys: Vec<Vec<u8>> = (0..200).map(|it| format!("key {it:03}").into_bytes()).collect();
+    let mut batch = Batch::new();
+    for (number, key) in keys.iter().enumerate() {
+        match number {
+            190 => batch.put_until(key, b"the value", Some(UnixMillis(2_000))),
+            _ => batch.put(key, b"the value"),
+        };
+    }
+    store.apply(&batch, &WriteOptions::default()).expect("a batch");
+    store.close().expect("close");
+    drop(store);
+    let image = sim.crash(Eviction::Everything);
+    let (mut leaves, mut inner) = (0, 0);
+    for offset in (PAGE..len).step_by(61) {
+        let mut image = image.clone();
+        image.flip_bit(offset, (offset % 8) as u32);
+        clock.store(1_000, Ordering::Relaxed);
+        let sim = image.reopen().expect("memory");
+        let open = |sim: &Sim| {
+            MapEngine::simulated_open(MapKind::CowTree, Arc::clone(sim.space()), &options)
+        };
+        let Ok(store) = open(&sim) else { continue };
+        let what = format!("byte {offset:#x}");
+        let sound = readable(&store, &keys, &what);
+        leaves += u32::from((2..8).contains(&(200 - sound.len())));
+        inner += u32::from((8..200).contains(&(200 - sound.len())));
+        clock.store(3_000, Ordering::Relaxed);
+        let swept = u64::from(sound.contains(&keys[190]));
+        if !sound.is_empty() {
+            assert_eq!(store.sweep_expired().expect(&what), swept, "{what}");
+        }
+        drop(store);
+        let others: Vec<_> = keys.iter().filter(|it| **it != keys[190]).cloned().collect();
+        let store = open(&sim.killed().expect("memory")).expect(&what);
+        let again = readable(&store, &others, &what);
+        let left: Vec<_> = sound.into_iter().filter(|it| *it != keys[190]).collect();
+        assert!(again == left, "{what}: {} and {}", again.len(), left.len());
+    }
+    assert!(leaves > 20 && inner > 2, "{leaves} leaves, {inner} inner nodes were damaged");
 }
 
 fn error_is_damage(error: &Error) -> bool {

@@ -10,6 +10,22 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 impl Store {
+    /// Fails if the newest record of a key may be lost or cannot be read, or if keys may be unknown: callers that pass
+    /// over such keys report this at the end.
+    pub(super) fn check_all(&self) -> Result<()> {
+        if !self.volume.damaged.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.map.read().check_complete()?;
+        self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |guard, met| {
+            let view = met.view?;
+            if met.is_live && view.header.large {
+                self.volume.chain(guard, view.value(), false)?;
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
     /// The keys whose newest record is damaged and is, or may be, newer than `sequence`.
     ///
     /// # Errors
@@ -25,6 +41,8 @@ impl Store {
                     let checked = self.show(guard, &view, Ticket::DURABLE, true, &mut |_| {});
                     checked.is_err().then(|| self.sequence_of_damaged(guard, met.key, met.offset))
                 }
+                // Of what its keys were nothing is known, and no write there would replace it.
+                Err(error) if met.gap.is_some() => return Err(error),
                 Err(_) if self.is_doubtful(guard, met.offset) => None,
                 Err(_) => Some(self.sequence_of_damaged(guard, met.key, met.offset)),
             };

@@ -10,6 +10,9 @@
 //! longer be reached by a thread that has not looked at it before: then the key is read again while the map is held.
 //! So are large values, which have pages of their own.
 //!
+//! A walk that meets a *gap*, keys which the map cannot find for damage, shows it in the place of these keys, as it
+//! shows a damaged record, and goes on behind it.
+//!
 //! A walk that meets a record which is not durable, or an expiry that no caller was told of, makes it durable or
 //! known, and continues there.
 
@@ -17,7 +20,7 @@ use super::Store;
 use super::durable::Reading;
 use super::read::Seen;
 use crate::key::Key;
-use crate::map::Way;
+use crate::map::{self, Way};
 use coreplane_engine::{Entry, Error, Record, Result, Ticket};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{LINE, mutant, spin};
@@ -82,9 +85,14 @@ struct Spot {
     ticket: Ticket,
 }
 
-/// A key that was found.
+/// A key that was found, or the first of the keys of a gap.
 struct Found {
     key: Key,
+    what: std::result::Result<Spots, Gap>,
+}
+
+/// The versions of a key.
+struct Spots {
     newest: Spot,
     /// If there are several versions, those before it, the newest last.
     older: Vec<Spot>,
@@ -92,15 +100,31 @@ struct Found {
     sure: Result<()>,
 }
 
+/// Keys that the map cannot find.
+struct Gap {
+    error: Error,
+    end: Option<Box<[u8]>>,
+}
+
 /// A key that a walk meets, live or not.
 pub(super) struct Met<'a, 'g> {
     pub(super) key: &'a [u8],
+    /// It stands for this key and those behind it, which cannot be found, up to the one before this; up to the last
+    /// one if there is none.
+    pub(super) gap: Option<Option<&'a [u8]>>,
     /// The offset of its record.
     pub(super) offset: u64,
     /// Its record; an error if it cannot be read, or may not be the newest.
     pub(super) view: Result<View<'g>>,
     pub(super) is_live: bool,
     pub(super) ticket: Ticket,
+}
+
+impl Met<'_, '_> {
+    /// True if it is below this key, and all that it stands for.
+    fn is_below(&self, key: &[u8]) -> bool {
+        self.gap.map_or(self.key < key, |end| end.is_some_and(|end| end <= key))
+    }
 }
 
 /// Called with each key that is met.
@@ -171,12 +195,20 @@ impl Store {
         let (map, next) = self.find_some(&guard, place, (at, most), found)?;
         let map = holds.then_some(map);
         // The lines of all records are on their way when the first is read.
-        for spot in found.iter().flat_map(|it| it.older.iter().chain([&it.newest])) {
+        let spots = found.iter().filter_map(|it| it.what.as_ref().ok());
+        for spot in spots.flat_map(|it| it.older.iter().chain([&it.newest])) {
             (0..LINES)
                 .for_each(|line| self.volume.space.prefetch(spot.offset + line * LINE as u64));
         }
         let mut rest = found.drain(..);
-        while let Some(Found { key, newest, older, sure }) = rest.next() {
+        while let Some(Found { key, what }) = rest.next() {
+            let Spots { newest, older, sure } = match what {
+                Ok(spots) => spots,
+                Err(gap) => match self.show_gap(&guard, &key, gap, visit)? {
+                    ControlFlow::Continue(()) => continue,
+                    ControlFlow::Break(()) => return Ok(Next::End),
+                },
+            };
             let (seen, spot) = match self.see_at(&guard, newest, &older, at) {
                 Ok(Some((seen, spot))) => (Ok(seen), spot),
                 Ok(None) => continue,
@@ -205,11 +237,23 @@ impl Store {
             };
             let view = view.and_then(|view| sure.map(|()| view));
             let Spot { offset, ticket, .. } = spot;
-            if visit(&guard, Met { key: &key, offset, view, is_live, ticket })?.is_break() {
+            let met = Met { key: &key, gap: None, offset, view, is_live, ticket };
+            if visit(&guard, met)?.is_break() {
                 return Ok(Next::End);
             }
         }
         Ok(next)
+    }
+
+    fn show_gap(
+        &self,
+        guard: &Guard,
+        key: &[u8],
+        Gap { error, end }: Gap,
+        visit: Visit<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let (gap, view) = (Some(end.as_deref()), Err(error));
+        visit(guard, Met { key, gap, offset: 0, view, is_live: false, ticket: Ticket::DURABLE })
     }
 
     /// What [`Store::uncover`] gets: of an expiry the greatest of it and of those `behind` that have passed, too, since
@@ -222,6 +266,7 @@ impl Store {
         at: u64,
     ) -> Seen<'g> {
         let Seen::Expired(first) = seen else { return seen };
+        let behind = behind.filter_map(|it| it.what.ok());
         let passed = behind.filter_map(|it| match self.see_at(guard, it.newest, &it.older, at) {
             Ok(Some((Seen::Expired(expiry), _))) => Some(expiry),
             _ => None,
@@ -265,11 +310,22 @@ impl Store {
         let is_damaged = self.volume.damaged.load(Ordering::Relaxed);
         let mut next = Next::End;
         map.walk(guard, way, at, &mut |key, versions| {
-            let Some((newest, older)) = versions.split_last() else { return Ok(true) };
             if found.len() == most {
                 next = Next::At(place.at(key));
                 return Ok(false);
             }
+            let (newest, older) = match versions {
+                Ok(versions) => match versions.split_last() {
+                    Some(versions) => versions,
+                    None => return Ok(true),
+                },
+                Err(map::Gap { error, end }) => {
+                    self.volume.damaged.store(true, Ordering::Relaxed);
+                    let gap = Gap { error, end: end.map(Box::from) };
+                    found.push(Found { key: Key::new(key), what: Err(gap) });
+                    return Ok(true);
+                }
+            };
             let older: Vec<Spot> = older.iter().copied().map(spot).collect();
             let (key, newest) = (Key::new(key), spot(*newest));
             let sure = match is_damaged {
@@ -281,7 +337,7 @@ impl Store {
                     Err(_) => Ok(()),
                 },
             };
-            found.push(Found { key, newest, older, sure });
+            found.push(Found { key, what: Ok(Spots { newest, older, sure }) });
             Ok(true)
         })?;
         Ok((map, next))
@@ -330,7 +386,7 @@ impl Store {
         self.walk(place, (at, limit), &mut |guard, met| {
             let is_beyond = match reverse {
                 false => end.is_some_and(|end| met.key >= end),
-                true => met.key < start,
+                true => met.is_below(start),
             };
             if is_beyond {
                 return Ok(ControlFlow::Break(()));
@@ -423,22 +479,6 @@ impl Store {
         check()?;
         self.map.read().check_complete()?;
         sound
-    }
-
-    /// Fails if the newest record of a key may be lost or cannot be read, or if keys may be unknown: callers that pass
-    /// over such keys report this at the end.
-    fn check_all(&self) -> Result<()> {
-        if !self.volume.damaged.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.map.read().check_complete()?;
-        self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |guard, met| {
-            let view = met.view?;
-            if met.is_live && view.header.large {
-                self.volume.chain(guard, view.value(), false)?;
-            }
-            Ok(ControlFlow::Continue(()))
-        })
     }
 }
 

@@ -302,8 +302,8 @@ impl Map for List {
 
     fn walk(&self, _guard: &Guard, way: Way<'_>, at: u64, visit: Visit<'_>) -> Result<()> {
         let mut show = |(key, versions): (&Key, &Versions)| match at {
-            u64::MAX => visit(key.bytes(), &[versions.newest()]),
-            _ => visit(key.bytes(), versions.all()),
+            u64::MAX => visit(key.bytes(), Ok(&[versions.newest()])),
+            _ => visit(key.bytes(), Ok(versions.all())),
         };
         match way {
             Way::Up(from) => {

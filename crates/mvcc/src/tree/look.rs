@@ -2,7 +2,7 @@
 
 use super::fresh::{LinkRef, Node};
 use super::node::Sealed;
-use crate::map::{Slice, Way};
+use crate::map::{Gap, Slice, Way};
 use crate::volume::Volume;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
@@ -82,8 +82,11 @@ impl<'a> NodeRef<'a> {
     }
 }
 
-/// Called by a walk with a key and the offset of its record.
-type Visit<'v> = &'v mut dyn FnMut(&[u8], u64) -> Result<bool>;
+/// Called by a walk with a key and its record, or with the first of the keys below a damaged node.
+type Visit<'v> = &'v mut dyn FnMut(&[u8], Record<'_>) -> Result<bool>;
+
+/// The offset of a record.
+pub(super) type Record<'a> = std::result::Result<u64, Gap<'a>>;
 
 /// Called with each node, or with the error for one that cannot be read.
 type VisitNode<'v, 'a> = &'v mut dyn FnMut(Result<NodeRef<'a>>) -> Result<()>;
@@ -196,16 +199,42 @@ impl<'a> Look<'a> {
         Ok(is_met)
     }
 
-    /// Shows records in order, until `visit` returns false; then returns false.
+    /// Shows records in order, until `visit` returns false; then returns false. What is below a damaged node is shown
+    /// as a gap.
+    ///
+    /// # Errors
+    /// If the root is damaged, and the error of `visit`.
     pub(super) fn walk(&self, root: LinkRef<'a>, way: Way<'_>, visit: Visit<'_>) -> Result<bool> {
-        let node = self.node(root)?;
+        self.walk_node(&self.node(root)?, (way, None), visit)
+    }
+
+    /// The same for a node whose keys are below `end`.
+    fn walk_node(
+        &self,
+        node: &NodeRef<'a>,
+        (way, end): (Way<'_>, Option<&[u8]>),
+        visit: Visit<'_>,
+    ) -> Result<bool> {
         let is_leaf = node.level() == 0;
         if node.level() == 1 {
-            self.prefetch_below(&node);
+            self.prefetch_below(node);
         }
-        let mut step = |at: usize, way: Way<'_>| match is_leaf {
-            true => visit(node.key(at), node.record(at)),
-            false => self.walk(self.below(&node, at)?.0, way, visit),
+        let mut step = |at: usize, way: Way<'_>| {
+            let key = node.key(at);
+            if is_leaf {
+                return visit(key, Ok(node.record(at)));
+            }
+            let end = if at + 1 < node.len() { Some(node.key(at + 1)) } else { end };
+            match (self.below(node, at), way) {
+                (Ok((_, below)), _) => self.walk_node(&below, (way, end), visit),
+                // No key below it is within the bound.
+                (Err(_), Way::Down(Some(bound))) if bound <= key => Ok(true),
+                (Err(error), Way::Up(from)) if is_damage(&error) => {
+                    visit(key.max(from), Err(Gap { error, end }))
+                }
+                (Err(error), _) if is_damage(&error) => visit(key, Err(Gap { error, end })),
+                (Err(error), _) => Err(error),
+            }
         };
         match way {
             Way::Up(key) => {
@@ -341,6 +370,11 @@ impl<'a> Look<'a> {
         slice.bytes += u64::from(view.len());
         Ok(())
     }
+}
+
+/// True of the errors of a node that is not as it was written.
+pub(super) fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::ChecksumMismatch { .. })
 }
 
 #[cold]

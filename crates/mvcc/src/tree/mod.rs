@@ -85,7 +85,7 @@ use count::Count;
 use entries::Entries;
 use fresh::{Limits, Link, LinkRef, Spare};
 use grave::Graves;
-use look::Look;
+use look::{Look, Record};
 use need::Need;
 use rest::Left;
 use seal::{Gone, Last, Late, Pin};
@@ -387,7 +387,10 @@ impl Map for Tree {
 
     fn walk(&self, guard: &Guard, way: Way<'_>, at: u64, visit: Visit<'_>) -> Result<()> {
         let look = self.look(&self.stream.volume, guard);
-        let mut show = |key: &[u8], offset| visit(key, &[offset]);
+        let mut show = |key: &[u8], record: Record<'_>| match record {
+            Ok(offset) => visit(key, Ok(&[offset])),
+            Err(gap) => visit(key, Err(gap)),
+        };
         self.root_at(at).map_or(Ok(()), |root| look.walk(root, way, &mut show).map(drop))
     }
 

@@ -24,10 +24,10 @@
 
 use super::Tree;
 use super::fresh::{Link, Spare};
-use super::look::{Look, NodeRef};
+use super::look::{Look, NodeRef, is_damage};
 use crate::control::Control;
 use crate::volume::stream::{Position, Stream};
-use coreplane_engine::{Error, Result};
+use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
@@ -267,9 +267,7 @@ impl Tree {
         let look = Look { volume, guard, is_checked: true };
         look.nodes(root, &mut |node| {
             let node = match node {
-                Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. })
-                    if !mutant!("mvcc.tree.clear_damaged") =>
-                {
+                Err(error) if is_damage(&error) && !mutant!("mvcc.tree.clear_damaged") => {
                     return Ok(());
                 }
                 node => node?,

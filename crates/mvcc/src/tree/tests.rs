@@ -1,7 +1,7 @@
 //! The tree against an ordered map, with pins, an active cleaner, and repeated opens.
 
 use super::Tree;
-use crate::map::{Group, Linked, Map, Opening, Purpose, Slice, Space as Found, Way};
+use crate::map::{Group, Linked, Map, Opening, Purpose, Slice, Space as Found, Versions, Way};
 use crate::volume::Volume;
 use crate::volume::geometry::Use;
 use crate::volume::root::{Root, STEP};
@@ -149,8 +149,8 @@ impl Bench {
     fn shown(&self, way: Way<'_>, at: u64) -> Vec<(Vec<u8>, u64)> {
         let guard = epoch::pin();
         let mut shown = Vec::new();
-        let mut visit = |key: &[u8], at: &[u64]| {
-            let offset = at[0];
+        let mut visit = |key: &[u8], versions: Versions<'_>| {
+            let offset = versions.ok().unwrap()[0];
             let view = self.volume.view(&guard, offset).unwrap();
             assert_eq!(view.key(), key);
             if view.header.kind == Kind::Put {
@@ -208,8 +208,8 @@ impl Bench {
     /// their number.
     fn check_moved(&self, [least, all]: &[Image; 2]) -> usize {
         let (guard, mut moved) = (epoch::pin(), 0);
-        let mut visit = |_: &[u8], at: &[u64]| {
-            let offset = at[0];
+        let mut visit = |_: &[u8], versions: Versions<'_>| {
+            let offset = versions.ok().unwrap()[0];
             if self.tree.stream.pages.is_apart(self.volume.space.page_of(offset)) {
                 let len = u64::from(self.volume.view(&guard, offset).unwrap().len());
                 let record = offset as usize..(offset + len) as usize;
