@@ -110,6 +110,35 @@ fn pages_cleaned_while_a_snapshot_goes_are_free_in_the_end() {
     assert_eq!(pages.empty_and_kept(), [0_u32; 0], "of {:?}", pages.total_and_free());
 }
 
+/// A clear says all that earlier clears and tombstones say, before a restart and after it.
+#[test]
+fn a_clear_leaves_no_earlier_clears_and_tombstones() {
+    let sim = sim(Model::X86, 2048);
+    let used = |engine: &MapEngine| {
+        let stats = engine.stats();
+        (stats.pool_bytes - stats.free_bytes) >> 12
+    };
+    let engine = MapEngine::simulated_create(MapKind::List, Arc::clone(sim.space()), &quiet());
+    let engine = engine.expect("an engine");
+    let before = used(&engine);
+    for number in 0..4_000 {
+        put(&engine, &key(number), b"value");
+        let _deleted = engine.delete(&key(number), &WriteOptions::default()).expect("deleted");
+    }
+    (0..1_000).for_each(|_| engine.clear().expect("cleared"));
+    put(&engine, b"a key", b"value");
+    let left = used(&engine) - before;
+    assert!(left < 6, "{left} pages are in use");
+    engine.audit().expect("counts that are kept");
+    drop(engine);
+    let sim = sim.crash(Eviction::Nothing).reopen().expect("memory");
+    let engine = MapEngine::simulated_open(MapKind::List, Arc::clone(sim.space()), &quiet());
+    let engine = engine.expect("opened");
+    engine.audit().expect("counts that are kept");
+    let (left, len) = (used(&engine) - before, engine.len().expect("a count"));
+    assert!(left < 6 && len == 1, "{left} pages are in use by {len} records");
+}
+
 /// Nobody reads the records.
 #[test]
 fn expired_records_leave_in_the_background() {

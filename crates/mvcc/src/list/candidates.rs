@@ -72,8 +72,10 @@ impl Candidates {
 
     /// Drops the records with this version, or an older one.
     pub(super) fn clear(&mut self, version: u64) {
-        self.cleared = self.cleared.max(version);
-        self.notes.retain(|it| it.version > self.cleared);
+        if version > self.cleared {
+            self.cleared = version;
+            self.notes.retain(|it| it.version > version);
+        }
     }
 
     /// The newest record of each key, in the order of the keys.

@@ -272,9 +272,7 @@ impl Log for List {
         }
         // They stand before the control record and are void; moved behind it they would count again.
         if !mutant!("mvcc.log.forgotten") {
-            for it in std::mem::take(&mut self.tombstones).all() {
-                self.stream.supersede(it.offset, it.len);
-            }
+            self.supersede_forgotten();
         }
         self.drop_archives(guard);
         Ok(())

@@ -33,6 +33,13 @@ impl List {
         self.tombstones.add(page, Tombstone { offset, len, birth });
     }
 
+    /// Everything before the record that was just appended is gone: what was forgotten need not say so any more.
+    pub(super) fn supersede_forgotten(&mut self) {
+        for it in std::mem::take(&mut self.tombstones).all() {
+            self.stream.supersede(it.offset, it.len);
+        }
+    }
+
     /// The greatest birth of a page that may have the key of a tombstone that was written in a page of birth
     /// `written`. In a log the older version may have been moved until now: it was live until the tombstone was
     /// applied.

@@ -285,6 +285,8 @@ impl Map for List {
         let len = header.record_len(&[], 8);
         let birth = self.stream.birth_for(len);
         let offset = self.stream.append(header, &[], &[&birth.to_le_bytes()])?;
+        // It says all that they say.
+        self.supersede_forgotten();
         self.forget(offset, len as u32, birth);
         self.archives.push((version, std::mem::take(&mut self.index)));
         self.aged.clear();

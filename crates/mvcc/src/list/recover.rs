@@ -58,8 +58,8 @@ struct Reading<'v> {
     group: Vec<(Position, Piece<'v>)>,
     /// The greatest birth of a page in which a clear was written first.
     cleared_birth: u64,
-    /// The versions of the clears, and the offsets of their records.
-    clears: Vec<(u64, u64)>,
+    /// The version of the newest clear, and the offset of its record.
+    clear: Option<(u64, u64)>,
     /// The offset from which on records are void.
     void_from: Option<u64>,
     /// The last page with a record that follows, by its number in the order of births.
@@ -122,7 +122,7 @@ fn read<'v>(
         candidates: Candidates::default(),
         group: Vec::new(),
         cleared_birth: 0,
-        clears: Vec::new(),
+        clear: None,
         void_from: None,
         proven: 0,
         held: Vec::new(),
@@ -274,8 +274,10 @@ impl<'v> Reading<'v> {
 
     fn take_clear(&mut self, view: &View<'_>) {
         let version = view.header.version;
-        self.clears.retain(|it| it.0 != version);
-        self.clears.push((version, view.offset));
+        // It says all that older ones say; of one that was moved the copy counts.
+        if self.clear.is_none_or(|it| it.0 <= version) {
+            self.clear = Some((version, view.offset));
+        }
         // Where the clear was written first, not where it was moved to: records lost behind that place were not
         // cleared.
         let written = view.value_word(0).unwrap_or(0);
@@ -321,7 +323,7 @@ fn into_list(
     contents: Contents,
     opening: &Opening<'_>,
 ) -> Result<(List, Left)> {
-    let Reading { candidates, clears, void_from, standing, hurt, damaged, doubt, .. } = reading;
+    let Reading { candidates, clear, void_from, standing, hurt, damaged, doubt, .. } = reading;
     let mut pages = Pages::new(&volume.space);
     pages.offer(contents.free.into_iter());
     contents.stream.iter().for_each(|(birth, page)| pages.adopt(*page, *birth));
@@ -371,7 +373,7 @@ fn into_list(
     if let Some(newest) = list.entries.newest {
         list.stream.pages.add_live(volume.space.page_of(newest.offset), newest.len);
     }
-    add_unindexed(volume, guard, &mut list, &clears, &standing.voids)?;
+    add_unindexed(volume, guard, &mut list, clear, &standing.voids)?;
     for page in named {
         let birth = contents.chains.get(&page).copied().unwrap_or_default();
         list.stream.pages.adopt_apart(page, birth);
@@ -385,12 +387,12 @@ fn into_list(
     }
     let (damaged, others): (Vec<_>, Vec<_>) =
         contents.stream.into_iter().partition(|(_, page)| damaged.contains(page));
-    for (_, page) in others {
-        if voids.iter().all(|it| it.0 != page) {
-            // The rest of the page behind its end mark counts as dead.
-            list.stream.pages.set_used(page, volume.space.page_size());
-            list.stream.pages.close(page);
-        }
+    // The void pages are the newest.
+    let first_void = voids.first().map_or(u64::MAX, |it| list.stream.pages.birth(it.0));
+    for (_, page) in others.into_iter().filter(|it| it.0 < first_void) {
+        // The rest of the page behind its end mark counts as dead.
+        list.stream.pages.set_used(page, volume.space.page_size());
+        list.stream.pages.close(page);
     }
     Ok((list, Left { voids, lost, damaged }))
 }
@@ -411,18 +413,18 @@ fn name_chain(volume: &Volume, guard: &Guard, offset: u64, named: &mut Vec<u32>)
     Ok(())
 }
 
-/// Clears are live as long as a page may have records that they cleared, and so are control records that rolled back:
-/// the cleaner drops them as it drops tombstones.
+/// The newest clear is live as long as a page may have records that it cleared, and so are control records that
+/// rolled back: the cleaner drops them as it drops tombstones.
 fn add_unindexed(
     volume: &Volume,
     guard: &Guard,
     list: &mut List,
-    clears: &[(u64, u64)],
+    clear: Option<(u64, u64)>,
     voids: &[(u64, u64)],
 ) -> Result<()> {
-    let clears = clears.iter().map(|(_, offset)| (*offset, None));
-    for (offset, birth) in clears.chain(voids.iter().map(|(offset, birth)| (*offset, Some(*birth))))
-    {
+    let clear = clear.map(|(_, offset)| (offset, None));
+    let voids = voids.iter().map(|(offset, birth)| (*offset, Some(*birth)));
+    for (offset, birth) in clear.into_iter().chain(voids) {
         let view = volume.view(guard, offset)?;
         list.stream.pages.add_live(volume.space.page_of(offset), view.len());
         let written = view.value_word(0).unwrap_or(u64::MAX);
