@@ -2,7 +2,7 @@
 
 use super::{MapEngine, MapKind};
 use crate::volume::geometry::Geometry;
-use coreplane_engine::{Engine, Error, TimeSource, UnixMillis, WriteOptions};
+use coreplane_engine::{Engine, Error, Outcome, Replicated, TimeSource, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use coreplane_record::Options;
@@ -137,6 +137,36 @@ fn a_clear_leaves_no_earlier_clears_and_tombstones() {
     engine.audit().expect("counts that are kept");
     let (left, len) = (used(&engine) - before, engine.len().expect("a count"));
     assert!(left < 6 && len == 1, "{left} pages are in use by {len} records");
+}
+
+/// In a matrix that happens again and again, and nobody else has the map meanwhile.
+#[test]
+fn to_let_tombstones_go_reads_no_other_keys() {
+    for kind in MapKind::ALL {
+        let sim = sim(Model::X86, 1024);
+        let engine = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &quiet());
+        let engine = engine.expect("an engine");
+        engine.hold_tombstones(0).expect("held");
+        (0..5_000).for_each(|number| put(&engine, &key(number), b"value"));
+        let mut newest = 0;
+        for number in (0..5_000).step_by(50) {
+            let deleted = engine.delete(&key(number), &WriteOptions::default()).expect("deleted");
+            let Outcome::Written(written) = deleted else { panic!("{deleted:?}") };
+            newest = written.sequence;
+        }
+        // One is written again, and is no tombstone any more.
+        put(&engine, &key(50), b"value");
+        let views = || engine.store.volume.views.load(Ordering::Relaxed);
+        let before = views();
+        engine.hold_tombstones(newest - 1).expect("held");
+        let (looks, horizon) = (views() - before, engine.tombstone_horizon());
+        // A tree finds each of them on the path to it.
+        assert!(looks < 100 * 30, "{kind:?} looked at {looks} records");
+        engine.hold_tombstones(newest).expect("held");
+        engine.sync().expect("synced");
+        assert!(horizon < newest && engine.tombstone_horizon() == newest, "{kind:?}: {horizon}");
+        engine.audit().expect("counts that are kept");
+    }
 }
 
 /// Nobody reads the records.

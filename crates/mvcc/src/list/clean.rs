@@ -325,6 +325,9 @@ impl List {
                     let versions = versions.all_mut().iter_mut();
                     versions.filter(|it| **it == view.offset).for_each(|it| *it = offset);
                 }
+                if view.header.kind == Kind::Delete {
+                    self.graves.moved(view, offset);
+                }
             }
             Holder::Tombstone(birth) => self.forget(offset, view.len(), birth),
             Holder::Doubt => {
@@ -342,11 +345,6 @@ impl List {
                     newest.offset = offset;
                 }
             }
-        }
-        if view.header.kind == Kind::Delete {
-            // The tombstone may wait to be forgotten.
-            let waiting = self.graves.iter_mut().filter(|it| it.offset == view.offset);
-            waiting.for_each(|it| it.offset = offset);
         }
     }
 

@@ -11,9 +11,9 @@ use super::tombstone::Tombstone;
 use super::{List, Versions};
 use crate::key::Key;
 use coreplane_pmem::mutant;
-use coreplane_record::{Kind, View};
-use std::collections::VecDeque;
+use coreplane_record::View;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A tombstone that the index need not lead to once it is durable.
 #[derive(Debug)]
@@ -24,6 +24,51 @@ pub(super) struct Grave {
     pub(super) sequence: u64,
     /// Only a page with this birth, or a lesser one, may have the key.
     pub(super) birth: u64,
+}
+
+/// The tombstones that the index leads to.
+#[derive(Debug, Default)]
+pub(super) struct Graves {
+    /// Those that wait to be durable, in the order of the stream.
+    waiting: VecDeque<Grave>,
+    /// Those that are durable and held, by sequence and offset.
+    held: BTreeMap<(u64, u64), Grave>,
+}
+
+impl Graves {
+    pub(super) fn push(&mut self, grave: Grave) {
+        self.waiting.push_back(grave);
+    }
+
+    /// The index leads to a newer version of the key in place of this tombstone.
+    pub(super) fn replaced(&mut self, tombstone: &View<'_>) {
+        self.held.remove(&(tombstone.sequence(), tombstone.offset));
+    }
+
+    /// A tombstone was moved, and the index leads to the copy.
+    pub(super) fn moved(&mut self, tombstone: &View<'_>, to: u64) {
+        let (sequence, from) = (tombstone.sequence(), tombstone.offset);
+        if let Some(grave) = self.held.remove(&(sequence, from)) {
+            self.held.insert((sequence, to), Grave { offset: to, ..grave });
+        }
+        let waiting = self.waiting.iter_mut().filter(|it| it.offset == from);
+        waiting.for_each(|it| it.offset = to);
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Those with a sequence up to this are held no longer.
+    fn let_go(&mut self, sequence: u64) {
+        let held = self.held.split_off(&(sequence.saturating_add(1), 0));
+        let free = std::mem::replace(&mut self.held, held);
+        self.waiting.extend(free.into_values());
+    }
+
+    pub(super) fn dram_bytes(&self) -> u64 {
+        ((self.waiting.capacity() + self.held.len() * 10 / 7) * size_of::<Grave>()) as u64
+    }
 }
 
 impl List {
@@ -56,17 +101,18 @@ impl List {
 
     /// Forgets tombstones that are durable and not held: they need no entry in the index any more.
     pub(super) fn bury_graves(&mut self) {
-        while let Some(grave) = self.graves.front() {
+        while let Some(grave) = self.graves.waiting.front() {
             let offset = grave.offset;
             if self.stream.is_hidden(offset) || self.stream.covering(offset).is_some() {
                 return;
             }
-            let Some(grave) = self.graves.pop_front() else { return };
+            let Some(grave) = self.graves.waiting.pop_front() else { return };
             // While there is doubt, only its tombstone shows that a key is gone.
             if self.damage.doubt.is_some() && !mutant!("mvcc.damage.grave") {
                 continue;
             }
             if grave.sequence > self.held && !mutant!("mvcc.list.held") {
+                self.graves.held.insert((grave.sequence, offset), grave);
                 continue;
             }
             // The last access to its key, done in one search.
@@ -82,23 +128,8 @@ impl List {
 
     /// Holds tombstones with a sequence above this.
     pub(super) fn hold_graves(&mut self, sequence: u64) {
-        let is_raised = sequence > self.held;
         self.held = sequence;
-        if !is_raised {
-            return;
-        }
-        // Tombstones that were held until now are examined again.
-        let guard = coreplane_pmem::epoch::pin();
-        let mut graves = VecDeque::new();
-        for (key, versions) in &self.index {
-            if let Versions::One(offset) = versions
-                && let Ok(view) = self.stream.volume.view(&guard, *offset)
-                && view.header.kind == Kind::Delete
-            {
-                graves.push_back(self.grave_of(key.clone(), &view));
-            }
-        }
-        self.graves = graves;
+        self.graves.let_go(sequence);
         self.bury_graves();
     }
 }

@@ -37,10 +37,10 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_record::{Header, Kind, View};
 use damage::Damage;
 use entries::Entries;
-use grave::Grave;
+use grave::{Grave, Graves};
 use pins::{Aged, is_between_pins};
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use tombstone::Tombstones;
@@ -95,7 +95,7 @@ pub(crate) struct List {
     /// Pinned versions, and how often each is pinned.
     pins: BTreeMap<u64, u32>,
     aged: Aged,
-    graves: VecDeque<Grave>,
+    graves: Graves,
     /// Tombstones that the index no longer leads to, records of clears, and control records that rolled back.
     tombstones: Tombstones,
     held: u64,
@@ -140,7 +140,7 @@ impl List {
             archives: Vec::new(),
             pins: BTreeMap::new(),
             aged: Aged::default(),
-            graves: VecDeque::new(),
+            graves: Graves::default(),
             tombstones: Tombstones::default(),
             held,
             horizon,
@@ -241,7 +241,7 @@ impl Map for List {
         if !new.is_put {
             let Linked { offset, len, sequence, .. } = new;
             let birth = self.grave_birth(self.stream.position(offset).birth);
-            self.graves.push_back(Grave { key: key.clone(), offset, len, sequence, birth });
+            self.graves.push(Grave { key: key.clone(), offset, len, sequence, birth });
         }
         self.records += u64::from(new.is_put);
         let mut entry = match self.index.entry(key) {
@@ -258,6 +258,9 @@ impl Map for List {
         let view = self.stream.volume.view(guard, old).ok();
         let is_put = view.is_none_or(|view| view.header.kind == Kind::Put);
         self.records = self.records.saturating_sub(u64::from(is_put));
+        if let Some(view) = view.filter(|view| view.header.kind == Kind::Delete) {
+            self.graves.replaced(&view);
+        }
         let version = view.map_or(0, |view| view.header.version);
         if is_between_pins(&self.pins, version, new.version) {
             match versions {
@@ -402,7 +405,8 @@ impl Map for List {
         let entry = (size_of::<Key>() + size_of::<Versions>()) as u64;
         let entries = self.entries.dram_bytes();
         let index = self.index.len() as u64 * entry * 10 / 7 + self.key_bytes;
-        index + entries + self.tombstones.dram_bytes() + self.stream.pages.dram_bytes()
+        let tombstones = self.graves.dram_bytes() + self.tombstones.dram_bytes();
+        index + entries + tombstones + self.stream.pages.dram_bytes()
     }
 
     fn log(&self) -> Option<&dyn Log> {

@@ -108,7 +108,7 @@ impl List {
         }
         // Only when the index no longer leads to them, lest they are superseded again.
         dropped.into_iter().for_each(|offset| self.supersede(guard, offset));
-        self.graves.extend(grave);
+        grave.into_iter().for_each(|grave| self.graves.push(grave));
         Ok(!is_one)
     }
 

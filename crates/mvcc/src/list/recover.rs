@@ -355,7 +355,8 @@ fn into_list(
         is_damaged |= it.kind == Kind::Lost;
         if it.kind == Kind::Delete {
             let view = volume.view(guard, it.offset)?;
-            list.graves.push_back(list.grave_of(it.key.clone(), &view));
+            let grave = list.grave_of(it.key.clone(), &view);
+            list.graves.push(grave);
         }
     }
     list.index = newest.into_iter().map(|it| (it.key, Versions::One(it.offset))).collect();

@@ -53,6 +53,9 @@ pub(crate) struct Volume {
     /// The records that are found for some keys may not be the newest, or cannot be read. It is set by a thread that
     /// holds the map, and unset by one that holds it for writing.
     pub(crate) damaged: AtomicBool,
+    /// Views of records so far.
+    #[cfg(test)]
+    pub(crate) views: AtomicU64,
 }
 
 impl Volume {
@@ -72,6 +75,8 @@ impl Volume {
             is_adopted: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             damaged: AtomicBool::new(false),
+            #[cfg(test)]
+            views: AtomicU64::new(0),
             space,
             pool,
         }
@@ -99,6 +104,8 @@ impl Volume {
     /// [`Error::Corrupt`] if there is none.
     #[inline]
     pub(crate) fn view<'g>(&'g self, guard: &'g Guard, offset: u64) -> Result<View<'g>> {
+        #[cfg(test)]
+        self.views.fetch_add(1, Ordering::Relaxed);
         match (Reader { space: &self.space }.view(guard, offset)) {
             Some(view) => Ok(view),
             None => self.view_late(guard, offset),
