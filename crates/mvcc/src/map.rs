@@ -188,10 +188,7 @@ pub(crate) trait Map: Send + Sync {
     fn pin(&mut self, version: u64);
 
     /// The opposite of [`Map::pin`]. Versions that no pin sees any more are [released](Map::release_some) after that.
-    ///
-    /// # Errors
-    /// If records that are superseded by that cannot be read.
-    fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()>;
+    fn unpin(&mut self, version: u64);
 
     /// Supersedes some of the versions that no pin sees since one has gone; false if none are left.
     ///

@@ -49,7 +49,7 @@ impl Drop for Pinned {
             let _best_effort = self.store.commit_all(map).is_ok();
             let guard = epoch::pin();
             if is_first {
-                map.unpin(&guard, self.version)?;
+                map.unpin(self.version);
             }
             map.release_some(&guard)
         };

@@ -94,7 +94,7 @@ fn pages_cleaned_while_a_snapshot_goes_are_free_in_the_end() {
     {
         let mut map = store.map.write();
         let guard = coreplane_pmem::epoch::pin();
-        map.unpin(&guard, snapshot.version).expect("unpinned");
+        map.unpin(snapshot.version);
         let (total, free) = map.stream().pages.total_and_free();
         // Pages are cleaned before the versions that only the snapshot saw are dropped.
         for pages in free..total {
@@ -107,7 +107,7 @@ fn pages_cleaned_while_a_snapshot_goes_are_free_in_the_end() {
     std::mem::forget(snapshot);
     let map = store.map.read();
     let pages = &map.stream().pages;
-    assert_eq!(pages.empty_and_kept(), [0_u32; 0], "of {:?}", pages.total_and_free());
+    assert_eq!(pages.count_aside(), 0, "of {:?}", pages.total_and_free());
 }
 
 /// A clear says all that earlier clears and tombstones say, before a restart and after it.
@@ -165,6 +165,38 @@ fn to_let_tombstones_go_reads_no_other_keys() {
         engine.hold_tombstones(newest).expect("held");
         engine.sync().expect("synced");
         assert!(horizon < newest && engine.tombstone_horizon() == newest, "{kind:?}: {horizon}");
+        engine.audit().expect("counts that are kept");
+    }
+}
+
+/// Other threads get the map in between.
+#[test]
+fn what_a_snapshot_has_kept_goes_some_at_a_time() {
+    for (kind, clears) in MapKind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let sim = sim(Model::X86, 1024);
+        let engine = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &quiet());
+        let engine = engine.expect("an engine");
+        let store = &engine.store;
+        let write = |value: &[u8]| (0..2_000).for_each(|number| put(&engine, &key(number), value));
+        write(b"before");
+        let snapshot = super::snapshot::Pinned::within(store, &mut store.map.write());
+        let snapshot = snapshot.expect("a snapshot");
+        if clears {
+            engine.clear().expect("cleared");
+            // Later commits state that it is durable.
+            (0..10).for_each(|number| put(&engine, &key(number), b"behind"));
+        } else {
+            write(b"behind");
+        }
+        let guard = coreplane_pmem::epoch::pin;
+        store.map.write().unpin(snapshot.version);
+        std::mem::forget(snapshot);
+        let mut steps = 0;
+        while store.map.write().release_some(&guard()).expect("released") {
+            steps += 1;
+            put(&engine, &key(steps % 2_000), b"in between");
+        }
+        assert!(steps >= 15, "{kind:?}, cleared: {clears}: {steps} steps");
         engine.audit().expect("counts that are kept");
     }
 }

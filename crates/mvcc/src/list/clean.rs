@@ -195,7 +195,7 @@ impl List {
             self.stream.commit()?;
         }
         // The page is neither freed by itself nor picked again until it is cleaned.
-        self.stream.pages.keep(page, true);
+        self.stream.pages.keep(page);
         let at = self.stream.volume.space.start_of(page);
         self.victim = Some(Victim { page, at });
         Ok(true)
@@ -254,10 +254,7 @@ impl List {
         // The forgotten tombstones of this page were moved, or are no longer needed.
         let forgotten = self.tombstones.take_page(page);
         forgotten.iter().for_each(|it| self.stream.supersede(it.offset, it.len));
-        self.stream.pages.close(page);
-        if self.stream.pages.live_of(page) > 0 {
-            self.stream.pages.keep(page, false);
-        }
+        self.stream.pages.set_aside(page);
     }
 
     /// Moves the live records of a page that stand before `until`.
@@ -301,7 +298,7 @@ impl List {
             self.stream.note_moved();
         }
         if self.stream.pages.live_of(page) > 0 {
-            self.stream.pages.keep(page, false);
+            self.stream.pages.set_aside(page);
         }
         Ok(())
     }

@@ -297,7 +297,7 @@ impl Map for List {
         (self.records, self.key_bytes) = (0, 0);
         self.horizon = self.horizon.max(version);
         self.end_damage();
-        self.drop_archives(guard);
+        let _none_left = self.drop_archived(guard, usize::MAX);
         Ok(())
     }
 
@@ -335,17 +335,15 @@ impl Map for List {
         *self.pins.entry(version).or_default() += 1;
     }
 
-    fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()> {
+    fn unpin(&mut self, version: u64) {
         match self.pins.get_mut(&version) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
                 self.pins.remove(&version);
                 self.aged.all_due();
                 self.stream.pages.release();
-                self.drop_archives(guard);
             }
         }
-        Ok(())
     }
 
     fn release_some(&mut self, guard: &Guard) -> Result<bool> {

@@ -2,7 +2,7 @@
 //!
 //! A key that is written while a pin sees its newest version keeps both versions: it is *aged*. When a pin has gone,
 //! aged keys are trimmed, some at a time, and other threads get the map in between: there may be as many aged keys as
-//! keys.
+//! keys. So are the keys from before a clear.
 
 use super::{Index, List, Versions};
 use crate::key::Key;
@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Keys that are trimmed at a time when a pin has gone.
 const TRIMMED: usize = 4;
+
+/// Keys from before a clear that are dropped at a time.
+const DROPPED: usize = 64;
 
 /// Keys of a chunk: when the queue of chunks grows, chunks are moved, and no keys.
 const CHUNK: usize = 256;
@@ -118,14 +121,20 @@ impl List {
         archive.map_or(&self.index, |(_, index)| index)
     }
 
-    /// Supersedes records from before a clear when no pin sees them any more.
-    pub(super) fn drop_archives(&mut self, guard: &Guard) {
+    /// Supersedes records from before a clear that no pin sees any more, of so many keys; false if none are left.
+    pub(super) fn drop_archived(&mut self, guard: &Guard, most: usize) -> bool {
         let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
-        while self.archives.first().is_some_and(|(cleared, _)| *cleared <= oldest) {
-            let (_, index) = self.archives.remove(0);
-            let all = index.values().flat_map(|versions| versions.all().iter().copied());
-            all.into_iter().for_each(|offset| self.supersede(guard, offset));
+        for _ in 0..most {
+            let first = self.archives.first_mut().filter(|(cleared, _)| *cleared <= oldest);
+            let Some((_, index)) = first else { return false };
+            match index.pop_first() {
+                Some((_, versions)) => {
+                    versions.all().iter().for_each(|offset| self.supersede(guard, *offset));
+                }
+                None => drop(self.archives.remove(0)),
+            }
         }
+        true
     }
 
     /// The newest version that is not above `at`.
@@ -149,6 +158,9 @@ impl List {
 
     /// Trims the next keys; false if there are no more.
     pub(super) fn trim_some(&mut self, guard: &Guard) -> Result<bool> {
+        if self.drop_archived(guard, DROPPED) {
+            return Ok(true);
+        }
         for _ in 0..TRIMMED {
             let Some(key) = self.aged.pop_due() else {
                 // Pages that the cleaner has set aside meanwhile, for a pin that is gone.

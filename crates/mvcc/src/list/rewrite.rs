@@ -133,7 +133,7 @@ impl List {
         match self.clean_damaged(&guard, page, u64::MAX) {
             Ok(()) => {}
             Err(Error::NoSpace { .. }) => {
-                self.stream.pages.keep(page, true);
+                self.stream.pages.keep(page);
                 return Ok(());
             }
             Err(error) => return Err(error),

@@ -63,6 +63,10 @@ impl Tree {
             if self.release_said() {
                 continue;
             }
+            if self.kept_due > 0 {
+                self.release_kept(&epoch::pin());
+                continue;
+            }
             let proven = self.stream.proven();
             let of_commit = self.stream.pages_for([self.commit_len_max()].into_iter());
             let can_commit = free >= of_commit + FOR_OPENINGS;
@@ -192,10 +196,10 @@ impl Tree {
         let guard = epoch::pin();
         let before = self.gone.len();
         // It is not picked again until the commit.
-        self.stream.pages.keep(victim, true);
+        self.stream.pages.keep(victim);
         match self.clean_page(&guard, victim, kept) {
             Ok(Moved::All) => {
-                self.aside.push(victim);
+                self.stream.pages.set_aside(victim);
                 self.pages_cleaned += 1;
                 Ok(true)
             }

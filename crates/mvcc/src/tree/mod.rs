@@ -89,7 +89,7 @@ use look::{Look, Record};
 use need::Need;
 use rest::Left;
 use seal::{Gone, Last, Late, Pin};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Pages for a round of the cleaner, which all requests leave, at least and at most. The more records a round moves,
@@ -121,7 +121,9 @@ pub(crate) struct Tree {
     /// Replaced records: since the last commit, by commits that do not count for sure, and those that pins keep.
     gone: Vec<Gone>,
     late: Vec<Late>,
-    kept: Vec<Late>,
+    kept: VecDeque<Late>,
+    /// The number of kept records, from the front, that were not examined since a pin has gone.
+    kept_due: usize,
     /// A commit has to be written, though the tree is the same; the first one since the open has.
     is_due: bool,
     is_unborn: bool,
@@ -130,8 +132,7 @@ pub(crate) struct Tree {
     /// Keys that were removed since the last commit, as long as there are few of them.
     removed: Vec<Key>,
     horizon: u64,
-    /// Pages that the cleaner is done with, and pages of which it has moved a part since the last commit.
-    aside: Vec<u32>,
+    /// Pages of which the cleaner has moved a part since the last commit.
     part: Vec<u32>,
     /// Pages that were cleaned before the last write.
     cleaned_before: u64,
@@ -183,14 +184,14 @@ impl Tree {
             version: 0,
             gone: Vec::new(),
             late: Vec::new(),
-            kept: Vec::new(),
+            kept: VecDeque::new(),
+            kept_due: 0,
             is_due: false,
             is_unborn: false,
             pins: BTreeMap::new(),
             graves: Graves::new(held),
             removed: Vec::new(),
             horizon: 0,
-            aside: Vec::new(),
             part: Vec::new(),
             cleaned_before: 0,
             pages_cleaned: 0,
@@ -399,16 +400,21 @@ impl Map for Tree {
         self.pins.entry(version).or_insert(Pin { count: 0, root, end }).count += 1;
     }
 
-    fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()> {
+    fn unpin(&mut self, version: u64) {
         match self.pins.get_mut(&version) {
             Some(pin) if pin.count > 1 => pin.count -= 1,
             _ => {
                 self.pins.remove(&version);
                 self.cleaned_before = self.pages_cleaned;
-                self.release_kept(guard);
+                self.kept_due = self.kept.len();
+                // Records that were not moved because of the pin may be moved now.
+                self.stream.pages.release();
             }
         }
-        Ok(())
+    }
+
+    fn release_some(&mut self, guard: &Guard) -> Result<bool> {
+        Ok(self.release_kept(guard))
     }
 
     fn hold_tombstones(&mut self, sequence: u64) {

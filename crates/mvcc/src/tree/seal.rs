@@ -33,6 +33,9 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::Arc;
 
+/// Kept records that are examined at a time when a pin has gone: other threads get the map in between.
+const RELEASED: usize = 128;
+
 /// The contents of a commit record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Commit {
@@ -214,21 +217,13 @@ impl Tree {
             }
         }
         self.part.drain(..).for_each(|page| self.stream.pages.close(page));
-        let pages = &mut self.stream.pages;
-        self.aside.retain(|page| {
-            let lives = pages.live_of(*page) > 0;
-            if !lives {
-                pages.close(*page);
-            }
-            lives
-        });
     }
 
     fn supersede(&mut self, guard: &Guard, it: Late) {
         let written = self.written(it.gone.offset);
         let sees = |pin: &Pin| it.at < pin.end && pin.end < it.until && written < pin.end;
         if self.pins.values().any(sees) && !mutant!("mvcc.tree.pin") {
-            self.kept.push(it);
+            self.kept.push_back(it);
             return;
         }
         let Gone { offset, len, is_large } = it.gone;
@@ -285,13 +280,21 @@ impl Tree {
         Ok(all)
     }
 
-    /// A pin has gone: supersedes records that only it has kept.
-    pub(super) fn release_kept(&mut self, guard: &Guard) {
-        for it in std::mem::take(&mut self.kept) {
-            self.supersede(guard, it);
+    /// Of the records that pins have kept, examines some that are due since a pin has gone, and supersedes those that
+    /// no pin sees; false if none are left.
+    pub(super) fn release_kept(&mut self, guard: &Guard) -> bool {
+        for _ in 0..RELEASED.min(self.kept_due) {
+            self.kept_due -= 1;
+            // One that another pin sees is kept again, behind those that are due.
+            if let Some(it) = self.kept.pop_front() {
+                self.supersede(guard, it);
+            }
         }
-        // Pages whose records were not moved because of the pin may be cleaned now.
-        self.aside.drain(..).for_each(|page| self.stream.pages.close(page));
+        if self.kept_due == 0 {
+            // Pages that the cleaner has set aside meanwhile, for records that were due.
+            self.stream.pages.release();
+        }
+        self.kept_due > 0
     }
 }
 

@@ -93,8 +93,9 @@ impl Bench {
             if space.is_err() && !self.pins.is_empty() {
                 // Records that pins keep are not moved.
                 for (version, _) in std::mem::take(&mut self.pins) {
-                    self.tree.unpin(&epoch::pin(), version).unwrap();
+                    self.tree.unpin(version);
                 }
+                while self.tree.release_some(&epoch::pin()).unwrap() {}
                 continue;
             }
             match space.unwrap() {
@@ -309,7 +310,10 @@ fn write_and_pin(bench: &mut Bench, steps: u64, keys: u64) {
             5..=6 if !bench.pins.is_empty() => {
                 let at = bench.draw(bench.pins.len() as u64) as usize;
                 let (version, _) = bench.pins.swap_remove(at);
-                bench.tree.unpin(&epoch::pin(), version).unwrap();
+                bench.tree.unpin(version);
+                for _ in 0..bench.draw(4) {
+                    let _is_over = bench.tree.release_some(&epoch::pin()).unwrap();
+                }
             }
             _ => {}
         }

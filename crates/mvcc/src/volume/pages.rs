@@ -29,6 +29,8 @@ struct Page {
     is_apart: bool,
     /// Of a page apart: the birth of the page of the stream that was open when this one was begun.
     since: u64,
+    /// It was cleaned, and is not cleaned again before a pin goes: its live records cannot be moved until then.
+    is_aside: bool,
     /// Not all of its live bytes were added yet, so that more may have been removed than added.
     is_uncounted: bool,
 }
@@ -52,8 +54,8 @@ pub(crate) struct Pages {
     total: u32,
     /// Full pages without live records, until they are taken.
     emptied: Vec<u32>,
-    /// Pages in which only pinned versions are left.
-    kept: Vec<u32>,
+    /// Pages that were set aside. Some are no longer in use, or are listed twice.
+    aside: Vec<u32>,
 }
 
 impl Pages {
@@ -72,7 +74,7 @@ impl Pages {
             live: 0,
             total: 0,
             emptied: Vec::new(),
-            kept: Vec::new(),
+            aside: Vec::new(),
         }
     }
 
@@ -215,9 +217,14 @@ impl Pages {
         debug_assert!(it.live >= len, "page {page} has {} bytes, not {len}", it.live);
         it.live = it.live.saturating_sub(len);
         self.live = self.live.saturating_sub(u64::from(len));
-        if it.is_full {
+        if it.is_full || it.is_aside {
             match (it.live, it.class(size)) {
-                (0, _) => self.emptied.push(page),
+                (0, _) => {
+                    it.is_aside = false;
+                    self.emptied.push(page);
+                }
+                // Of a page that is aside the class counts when it is closed again.
+                _ if it.is_aside => {}
                 (_, Some(class)) if before != Some(class) => self.classify(page, class),
                 _ => {}
             }
@@ -242,7 +249,7 @@ impl Pages {
     pub(crate) fn close(&mut self, page: u32) {
         let size = self.space.page_size();
         let Some(it) = self.pages.get_mut(page as usize) else { return };
-        (it.is_full, it.is_uncounted) = (true, false);
+        (it.is_full, it.is_aside, it.is_uncounted) = (true, false, false);
         match (it.live, it.class(size)) {
             (0, _) => self.emptied.push(page),
             (_, Some(class)) => self.classify(page, class),
@@ -277,27 +284,46 @@ impl Pages {
         self.pages.get(page as usize).map_or(0, |page| page.live)
     }
 
-    /// Excludes a page from cleaning: it is damaged, or its live records cannot be moved before a pin goes.
-    pub(crate) fn keep(&mut self, page: u32, is_damaged: bool) {
+    /// Excludes a page from cleaning until it is closed: it is damaged, or is being cleaned.
+    pub(crate) fn keep(&mut self, page: u32) {
         if let Some(it) = self.pages.get_mut(page as usize) {
             it.is_full = false;
         }
-        if !is_damaged {
-            self.kept.push(page);
-        }
     }
 
-    /// A pin has gone: pages that were kept for it may be cleaned again.
+    /// The page was cleaned. What still lives in it goes with the commits to come or with a pin, and the page with
+    /// the last of it; it is not cleaned again before a pin goes.
+    pub(crate) fn set_aside(&mut self, page: u32) {
+        let Some(it) = self.pages.get_mut(page as usize) else { return };
+        if it.live == 0 {
+            return self.close(page);
+        }
+        (it.is_full, it.is_aside) = (false, true);
+        if self.aside.len() > 2 * self.pages.len() + 64 {
+            let Self { aside, pages, .. } = self;
+            let mut seen = HashSet::new();
+            aside.retain(|page| pages[*page as usize].is_aside && seen.insert(*page));
+        }
+        self.aside.push(page);
+    }
+
+    /// A pin has gone: pages that were set aside may be cleaned again.
     pub(crate) fn release(&mut self) {
-        for page in std::mem::take(&mut self.kept) {
-            self.close(page);
+        for page in std::mem::take(&mut self.aside) {
+            if self.is_aside(page) {
+                self.close(page);
+            }
         }
     }
 
-    /// Pages that are kept for pins, though no version is left in them.
+    fn is_aside(&self, page: u32) -> bool {
+        self.pages.get(page as usize).is_some_and(|it| it.is_aside)
+    }
+
+    /// The number of pages that are set aside.
     #[cfg(test)]
-    pub(crate) fn empty_and_kept(&self) -> Vec<u32> {
-        self.kept.iter().copied().filter(|page| self.live_of(*page) == 0).collect()
+    pub(crate) fn count_aside(&self) -> usize {
+        self.pages.iter().filter(|it| it.is_aside).count()
     }
 
     /// The oldest page of the stream that is in use. None if it is still written to, or has no live records and so
@@ -376,5 +402,46 @@ impl Page {
         let dead = self.used - self.live.min(self.used);
         let class = u64::from(size - dead.min(size)) * CLASSES as u64 / u64::from(size.max(1));
         (dead > 0).then_some((class as usize).min(CLASSES - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pages;
+    use coreplane_pmem::media::sim::{Sim, SimOptions};
+    use std::sync::Arc;
+
+    /// A page that was cleaned waits for its last live byte, and nobody has to look for that.
+    #[test]
+    fn a_page_that_was_cleaned_is_free_with_its_last_byte() {
+        let options = SimOptions {
+            len: 64 << 12,
+            max_len: 64 << 12,
+            page_size: 4096,
+            ..SimOptions::default()
+        };
+        let sim = Sim::new(&options).expect("memory");
+        let mut pages = Pages::new(&Arc::clone(sim.space()));
+        pages.offer(1..60);
+        for birth in 1..2_000 {
+            let page = pages.take().expect("a free page");
+            pages.begin(page, birth, true);
+            pages.add_live(page, 100);
+            pages.close(page);
+            pages.set_aside(page);
+            pages.remove_live(page, 60);
+            assert_eq!(pages.emptied(), 0);
+            if birth % 50 == 0 {
+                pages.release();
+                assert_eq!(pages.victim(), Some((page, 60)));
+            }
+            pages.remove_live(page, 40);
+            assert_eq!(pages.take_emptied(), [page], "with birth {birth}");
+            pages.end(page);
+            pages.give_back(page);
+            assert!(pages.aside.len() < 500, "{} pages are listed", pages.aside.len());
+        }
+        pages.release();
+        assert_eq!(pages.emptied(), 0, "it is free already");
     }
 }

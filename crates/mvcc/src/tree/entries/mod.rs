@@ -211,7 +211,7 @@ impl Tree {
             if !is_pending && (may_commit || !self.stream.is_partly_hidden(page)) {
                 return Some((page, dead));
             }
-            self.stream.pages.keep(page, true);
+            self.stream.pages.keep(page);
             self.entries.met.push(page);
         }
     }
