@@ -260,20 +260,26 @@ impl List {
     /// Moves the live records of a page that stand before `until`.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if they do not fit the free pages; [`Error::ChecksumMismatch`] or [`Error::Corrupt`] if the
-    /// page is damaged; nothing is moved then.
+    /// [`Error::NoSpace`] if they do not fit the free pages; [`Error::Corrupt`] if the page is damaged before `until`;
+    /// nothing is moved then.
     pub(super) fn clean_page(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
-        let records = records(&volume, guard, page, self.stream.pages.birth(page), until)?;
-        self.move_records(page, &records)
+        let mut found = volume.look_at_page(guard, page, self.stream.pages.birth(page));
+        if let Some(offset) = found.broken.filter(|at| *at < until) {
+            let what = "no record is where one should be".to_owned();
+            return Err(Error::Corrupt { offset, what });
+        }
+        found.records.retain(|view| view.offset < until);
+        self.move_records(page, &found.records)
     }
 
     /// As [`List::clean_page`], for a damaged page: its sound records are moved.
     pub(super) fn clean_damaged(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
-        let sound = sound_records(&volume, guard, page, self.stream.pages.birth(page));
-        let records: Vec<View<'_>> = sound.into_iter().filter(|it| it.offset < until).collect();
-        self.move_records(page, &records)
+        let mut found = volume.look_at_page(guard, page, self.stream.pages.birth(page));
+        found.records.append(&mut found.behind);
+        found.records.retain(|view| view.offset < until);
+        self.move_records(page, &found.records)
     }
 
     /// Moves the live records among `records` of a page.
@@ -392,19 +398,6 @@ impl List {
     }
 }
 
-/// The sound records of a page, in order.
-fn sound_records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64) -> Vec<View<'g>> {
-    let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
-    let (mut at, mut records) = (start, Vec::new());
-    while at + 8 <= start + size {
-        let view = volume.view(guard, at).ok();
-        let sound = view.filter(|view| view.check(volume.seed_at(birth, at)).is_ok());
-        at += sound.map_or(8, |view| u64::from(view.len()));
-        records.extend(sound);
-    }
-    records
-}
-
 /// The record at `at` of a full page; none at the end of its records.
 ///
 /// # Errors
@@ -425,25 +418,4 @@ fn record_at<'g>(
     let view = volume.view(guard, at)?;
     view.check(volume.seed_at(birth, at))?;
     Ok(Some(view))
-}
-
-/// The records of a full page, in order, up to `until` or its end mark.
-///
-/// # Errors
-/// If one is damaged, or there is no end.
-fn records<'g>(
-    volume: &'g Volume,
-    guard: &'g Guard,
-    page: u32,
-    birth: u64,
-    until: u64,
-) -> Result<Vec<View<'g>>> {
-    let (mut at, mut records) = (volume.space.start_of(page), Vec::new());
-    while at < until
-        && let Some(view) = record_at(volume, guard, (page, birth), at)?
-    {
-        at += u64::from(view.len());
-        records.push(view);
-    }
-    Ok(records)
 }

@@ -16,8 +16,6 @@ use super::look::Look;
 use super::seal::Gone;
 use super::{FOR_OPENINGS, Tree, count};
 use crate::map::{Map, Purpose, Space};
-use crate::volume::Volume;
-use crate::volume::stream::end_mark;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
@@ -226,7 +224,9 @@ impl Tree {
         let newest_pin = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
         let has_room = self.has_room_beside_pins();
         let (mut need, mut moved) = (self.need(), Moved::All);
-        for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
+        // Records behind bytes that are no sound record were left by a power cut; if one of them is live nevertheless,
+        // it stays where it is.
+        for view in volume.look_at_page(guard, page, self.stream.pages.birth(page)).records {
             // The pages of a large value would be freed with the copy.
             let is_small = !view.header.large || mutant!("mvcc.tree.chain");
             let may_be_twice = has_room && is_small;
@@ -305,22 +305,4 @@ impl Tree {
             }
         }
     }
-}
-
-/// The records of a full page, in order, up to its end mark. Records behind bytes that are no sound record were left
-/// by a power cut; if one of them is live nevertheless, it stays where it is.
-fn records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64) -> Vec<View<'g>> {
-    let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
-    let (mut at, mut records) = (start, Vec::new());
-    while at + 8 <= start + size {
-        let word = volume.space.bytes(guard, at, 8).and_then(|it| it.first_chunk().copied());
-        if word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at)) {
-            break;
-        }
-        let sound = |view: &View<'_>| view.check(volume.seed_at(birth, at)).is_ok();
-        let Some(view) = volume.view(guard, at).ok().filter(sound) else { break };
-        at += u64::from(view.len());
-        records.push(view);
-    }
-    records
 }
