@@ -20,9 +20,7 @@ pub(crate) use ts::{
 use crate::geometry::Geometry;
 use crate::terms;
 use clap::{Args, Parser, Subcommand, value_parser};
-use coreplane::{
-    Ack, Durability, EngineChoice, MatrixShape, Placement, Prototype, ReadPath, WritePath,
-};
+use coreplane::{Ack, Durability, EngineChoice, MatrixShape, Placement, Prototype, ReadPath};
 use coreplane_bench::{Jitter, MapWork, Plan, Refill, Sweep};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -180,16 +178,13 @@ pub(crate) struct NewPool {
     pub(crate) index: Placement,
 }
 
-/// Which way calls take to the devices of a matrix.
+/// Which way reads take to the devices of a matrix.
 #[derive(Debug, Args)]
 pub(crate) struct Paths {
     /// Which way reads take to a device of a matrix: inline (the caller's thread), rings (the device's
     /// own thread), auto (inline until its reads meet stalls).
     #[arg(long, default_value = "auto", value_name = "PATH", help_heading = MATRIX)]
     pub(crate) reads: ReadPath,
-    /// Which way writes take to a device of a matrix: inline or rings.
-    #[arg(long, default_value = "inline", value_name = "PATH", help_heading = MATRIX)]
-    pub(crate) writes: WritePath,
 }
 
 #[derive(Debug, Args)]

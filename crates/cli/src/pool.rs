@@ -88,9 +88,9 @@ pub(crate) fn refuse_device(store: &Store, path: &Path) -> Result<(), Failure> {
 }
 
 impl Paths {
-    /// `config` with the paths that were given.
+    /// `config` with the path that was given.
     pub(crate) fn of(&self, config: StoreConfig) -> StoreConfig {
-        config.read_path(self.reads).write_path(self.writes)
+        config.read_path(self.reads)
     }
 }
 

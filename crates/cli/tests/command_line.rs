@@ -225,7 +225,7 @@ fn options_under(help: &str, heading: &str) -> Vec<String> {
 #[test]
 fn the_options_of_a_help_are_grouped() -> Outcome<()> {
     let serve = expect(0, &["serve", "--help"])?;
-    let matrix = ["accept-loss", "answers-within", "matrix", "ack", "prototype", "reads", "writes"];
+    let matrix = ["accept-loss", "answers-within", "matrix", "ack", "prototype", "reads"];
     assert_eq!(options_under(&serve, "Matrix"), matrix);
     assert_eq!(
         options_under(&serve, "Sockets"),
@@ -283,7 +283,6 @@ fn a_node_refuses_what_it_would_not_heed() -> Outcome<()> {
         &["--ack", "all"],
         &["--prototype", "mkvs"],
         &["--reads", "rings"],
-        &["--writes", "rings"],
         &["--accept-loss"],
         &["--durability", "relaxed"],
     ] {

@@ -4,7 +4,7 @@ use crate::Store;
 use crate::db::Db;
 use crate::matrix::MatrixShape;
 use coreplane_engine::{Durability, Result};
-use coreplane_mkvs::{Ack, Prototype, ReadPath, WritePath};
+use coreplane_mkvs::{Ack, Prototype, ReadPath};
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Repair, Tell};
@@ -86,7 +86,6 @@ pub struct StoreConfig {
     pub(crate) is_copy: bool,
     pub(crate) answers_within: Option<Duration>,
     pub(crate) read_path: ReadPath,
-    pub(crate) write_path: WritePath,
 }
 
 impl StoreConfig {
@@ -111,7 +110,6 @@ impl StoreConfig {
             is_copy: false,
             answers_within: coreplane_mkvs::Options::default().answers_within,
             read_path: ReadPath::default(),
-            write_path: WritePath::default(),
         }
     }
 
@@ -242,13 +240,6 @@ impl StoreConfig {
     #[must_use]
     pub fn read_path(mut self, path: ReadPath) -> Self {
         self.read_path = path;
-        self
-    }
-
-    /// The path of writes to a device of a matrix.
-    #[must_use]
-    pub fn write_path(mut self, path: WritePath) -> Self {
-        self.write_path = path;
         self
     }
 

@@ -64,7 +64,7 @@ pub use coreplane_engine::{
     Mutation, Ordered, Outcome, Record, Remedy, Result, Snapshot, Snapshots, Stats, StorageEngine,
     Ticket, UnixMillis, Value, Visibility, WriteOptions, Written,
 };
-pub use coreplane_mkvs::{Ack, Prototype, ReadPath, WritePath};
+pub use coreplane_mkvs::{Ack, Prototype, ReadPath};
 pub use coreplane_mvcc::MapKind;
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::Placement;

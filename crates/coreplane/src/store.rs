@@ -299,7 +299,6 @@ fn matrix_options(config: &StoreConfig) -> Options {
         looks_only: config.is_copy,
         answers_within: config.answers_within,
         read_path: config.read_path,
-        write_path: config.write_path,
         ..Options::default()
     }
 }

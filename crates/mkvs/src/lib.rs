@@ -71,5 +71,5 @@ pub use shape::NAME;
 pub use shape::position::{
     Ack, DEVICES_MAX, GROUPS_MAX, Position, RESERVED as OWN_KEY_PREFIX, is_reserved as is_own_key,
 };
-pub use shape::prototype::{Prototype, ReadPath, WritePath};
+pub use shape::prototype::{Prototype, ReadPath};
 pub use shape::slots::{self, SLOTS};

@@ -6,16 +6,13 @@ mod shelf;
 use coreplane_conformance::model::ManualClock;
 use coreplane_conformance::{Fixture, Reopen, Restart, Scale};
 use coreplane_engine::{StorageEngine, UnixMillis};
-use coreplane_mkvs::{Ack, Matrix, Options, Prototype, ReadPath, Shape, WritePath};
+use coreplane_mkvs::{Ack, Matrix, Options, Prototype, ReadPath, Shape};
 use scale::scaled;
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 
 fn options(clock: &ManualClock, read_path: ReadPath) -> Options {
-    // All calls through the rings, or the default paths.
-    let is_by_rings = read_path == ReadPath::Rings;
-    let write_path = if is_by_rings { WritePath::Rings } else { WritePath::Inline };
-    Options { time: clock.as_clock(), read_path, write_path, ..Options::default() }
+    Options { time: clock.as_clock(), read_path, ..Options::default() }
 }
 
 /// Closes (or, for a kill, just drops) the matrix and opens its devices again.

@@ -17,19 +17,11 @@ use crate::Outcome;
 const PHASES: [(&str, &str); 4] =
     [("put, new", "load"), ("get", "c"), ("put, there", "overwrite"), ("get of 16", "mget")];
 
-/// Through rings a phase is as long in so much fewer operations, and the load is made without.
-const RINGS_ARE_SLOWER: u64 = 50;
-
 /// Whose figures the rest is held against.
 const ONE: &str = "one device";
 
-/// What is measured: its name, what a write waits for, and the way of reads and writes.
-const MATRICES: [(&str, &str, [&str; 2]); 4] = [
-    ("2x2, first", "first", ["auto", "inline"]),
-    ("2x2, all", "all", ["auto", "inline"]),
-    ("2x2, first, rings", "first", ["rings", "rings"]),
-    ("2x2, all, rings", "all", ["rings", "rings"]),
-];
+/// What is measured: its name, and what a write waits for.
+const MATRICES: [(&str, &str); 2] = [("2x2, first", "first"), ("2x2, all", "all")];
 
 /// What is promised of some of them: so much of the speed of one device, in these phases.
 const PROMISED: [(&str, f64, &[usize]); 2] =
@@ -52,8 +44,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     record.note(
         "load",
         &format!(
-            "{keys} records of 16/100 B, {operations} operations of keys drawn uniformly (through rings \
-             1/{RINGS_ARE_SLOWER} of them), one client, strict"
+            "{keys} records of 16/100 B, {operations} operations of keys drawn uniformly, one client, strict"
         ),
     );
     for engine in &engines {
@@ -61,7 +52,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         for round in 0..rounds {
             for contender in 0..=MATRICES.len() {
                 let matrix = contender.checked_sub(1).and_then(|at| MATRICES.get(at));
-                let name = matrix.map_or(ONE, |(name, ..)| *name);
+                let name = matrix.map_or(ONE, |(name, _)| *name);
                 println!("{engine}, {name}, round {}", round + 1);
                 let pool = mount.fresh("store")?;
                 let ran = drive(&binaries.coreplane, &pool, engine, matrix, keys, operations);
@@ -88,29 +79,20 @@ fn drive(
     coreplane: &Path,
     pool: &Path,
     engine: &str,
-    matrix: Option<&(&str, &str, [&str; 2])>,
+    matrix: Option<&(&str, &str)>,
     keys: u64,
     operations: u64,
 ) -> Outcome<Vec<Value>> {
     let mut bench = child::limited(coreplane, 300);
     bench.args(["bench", "--json", "--engine", engine]).arg("--pool").arg(pool);
     bench.args(["--records", &keys.to_string()]);
-    let mut phases: Vec<String> =
-        PHASES.iter().map(|(_, phase)| phase_of(phase, operations)).collect();
-    if let Some((_, ack, [reads, writes])) = matrix {
+    let phases: Vec<String> = PHASES.iter().map(|(_, phase)| phase_of(phase, operations)).collect();
+    if let Some((_, ack)) = matrix {
         // As much for a device as `bench` gives one that has all.
         let size = keys * (16 + 100 + 48) * 2 + (256 << 20);
         let mut create = child::limited(coreplane, 60);
         create.args(["create", "--matrix", "2x2", "--engine", engine, "--ack", ack]);
         child::output(create.args(["--size", &size.to_string()]).arg("--pool").arg(pool))?;
-        if *writes == "rings" {
-            let mut load = child::limited(coreplane, 300);
-            load.args(["bench", "--workload", "load", "--records", &keys.to_string()]);
-            child::output(load.arg("--pool").arg(pool))?;
-            let fewer = operations / RINGS_ARE_SLOWER;
-            phases = PHASES[1..].iter().map(|(_, phase)| phase_of(phase, fewer)).collect();
-        }
-        bench.args(["--reads", reads, "--writes", writes]);
     }
     child::lines(bench.args(["--workload", &phases.join(",")]))
 }
@@ -151,7 +133,7 @@ fn report(results: &Rounds) -> String {
             goals.row(names.into_iter().chain(rates).chain(judged(ratio, goal)));
         }
     }
-    for name in [ONE].into_iter().chain(MATRICES.iter().map(|(name, ..)| *name)) {
+    for name in [ONE].into_iter().chain(MATRICES.iter().map(|(name, _)| *name)) {
         let cells = PHASES.iter().flat_map(|(_, phase)| {
             let rate = of(phase, "ops_per_s");
             [

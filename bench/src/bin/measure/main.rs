@@ -76,7 +76,7 @@ cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|ma
   competition  gets of a matrix whose devices stall, without and with competition
             --operations N  --rate N  --stalls 0,1000,5000,20000 (microseconds)
   cost      what a matrix costs beside one device of the same engine, one client: load, get, put; written at
-            first and at all, in the caller's thread and through rings
+            first and at all
             --engine bptree,scmkv  --keys N  --operations N
   figures   SCMKV's figures 8 to 10
             --small N  --large N  --operations N  --threads MAX  --peers leveldb|none|…

@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub(crate) struct ClusterNode {
     /// Serve as the node with this number, from 1 on, of a cluster of --cluster-peers. A node takes none of --engine,
-    /// --index, --matrix, --ack, --prototype, --reads, --writes, --accept-loss and --http-port, of --durability only
+    /// --index, --matrix, --ack, --prototype, --reads, --accept-loss and --http-port, of --durability only
     /// strict, and of --threads at most 1.
     #[arg(long, value_name = "NODE", requires = "cluster_peers")]
     pub(crate) cluster_id: Option<u64>,

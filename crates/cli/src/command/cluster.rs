@@ -5,7 +5,7 @@ use crate::ask::{Answer, Asked, Refusal};
 use crate::command::serve::{Place, farewell, serve_until_signal};
 use crate::failure::{Cause, FAILED, Failure, Outcome, REFUSED, UNUSABLE, USAGE};
 use crate::terms;
-use coreplane::{Durability, Placement, ReadPath, WritePath};
+use coreplane::{Durability, Placement, ReadPath};
 use coreplane_cluster::{Notice, PeerSocket, Secret, Service, Settings};
 use coreplane_engine::{Engine, TimeSource};
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
@@ -96,7 +96,6 @@ fn refuse_options(serve: &Serve) -> Result<(), Failure> {
         ("--ack", new.ack.is_some()),
         ("--prototype", new.prototype.is_some()),
         ("--reads", paths.reads != ReadPath::default()),
-        ("--writes", paths.writes != WritePath::default()),
         ("--accept-loss", pool.accept_loss),
     ];
     if let Some((option, _)) = others.iter().find(|(_, is_given)| *is_given) {

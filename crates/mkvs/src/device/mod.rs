@@ -6,7 +6,7 @@
 //! started when the first request comes.
 //!
 //! ```text
-//!   reads       requests that callers wait for, served first: hedged reads (`group/hedge`), calls (`remote_call`)
+//!   reads       requests that callers wait for, served first: hedged reads (`group/hedge`)
 //!   decisions   writes of one key that another device has decided (`ring`)
 //!   jobs        batches of such writes, and writes that are too long for that ring
 //! ```
@@ -113,8 +113,6 @@ pub(crate) struct Device {
     /// The pace of lookups, and of stretches of scans.
     pub(crate) pace: Pace,
     pub(crate) scan_pace: Pace,
-    /// Single calls that the processor has made for callers.
-    calls: AtomicU64,
     /// None once the device has gone.
     rings: Published<Option<Rings>, Calls>,
     /// The progress of the processor with decisions.
@@ -175,7 +173,6 @@ impl Device {
             fault_guard,
             pace: Pace::new(),
             scan_pace: Pace::new(),
-            calls: AtomicU64::new(0),
             rings: Published::new(Some(Rings::new())),
             track: Arc::new(Track::new()),
             backlog: Backlog::default(),

@@ -65,17 +65,7 @@ impl Device {
 
     /// Requests of waiting callers that it has dealt with.
     fn answered(&self) -> u64 {
-        self.pace.reads() + self.scan_pace.reads() + self.calls()
-    }
-
-    /// Single calls that it has made for callers.
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
-    }
-
-    /// Counts one more; for the processor alone.
-    pub(crate) fn count_call(&self) {
-        self.calls.store(self.calls() + 1, Ordering::Relaxed);
+        self.pace.reads() + self.scan_pace.reads()
     }
 
     pub(super) fn is_idle(&self) -> bool {

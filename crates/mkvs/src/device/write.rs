@@ -6,10 +6,6 @@ use coreplane_engine::{
 };
 use std::borrow::Cow;
 
-/// Makes a write on the device that decides, in any thread.
-pub(crate) type RemoteCall =
-    Box<dyn FnOnce(&dyn StorageEngine, &WriteOptions) -> Result<Outcome> + Send>;
-
 /// The caller's own code, which decides, given the record.
 pub(crate) type Decide<'a> = dyn FnMut(Option<Record<'_>>) -> Mutation + 'a;
 
@@ -21,7 +17,7 @@ pub(crate) enum If<'a> {
     There,
     /// As [`Expected`].
     Absent,
-    Value(Cow<'a, [u8]>),
+    Value(&'a [u8]),
     Sequence(u64),
 }
 
@@ -29,24 +25,13 @@ impl<'a> From<Expected<'a>> for If<'a> {
     fn from(expected: Expected<'a>) -> Self {
         match expected {
             Expected::Absent => Self::Absent,
-            Expected::Value(value) => Self::Value(Cow::Borrowed(value)),
+            Expected::Value(value) => Self::Value(value),
             Expected::Sequence(sequence) => Self::Sequence(sequence),
         }
     }
 }
 
 impl If<'_> {
-    fn copy(&self) -> If<'static> {
-        match self {
-            Self::Any => If::Any,
-            Self::Missing => If::Missing,
-            Self::There => If::There,
-            Self::Absent => If::Absent,
-            Self::Value(value) => If::Value(Cow::Owned(value.to_vec())),
-            Self::Sequence(sequence) => If::Sequence(*sequence),
-        }
-    }
-
     /// Makes a write that the caller has given as a whole: a value, or, with none, a delete.
     fn make(
         &self,
@@ -125,18 +110,6 @@ impl<'a> Write<'a> {
             };
             mutation
         })
-    }
-
-    /// The same for another thread, with copies of the caller's arguments; none if the caller's own code decides.
-    pub(crate) fn remote_call(&self) -> Option<RemoteCall> {
-        if self.decide.is_some() {
-            return None;
-        }
-        let (key, condition) = (self.key.to_vec(), self.condition.copy());
-        let value = self.put.as_ref().map(|(value, _)| value.to_vec());
-        Some(Box::new(move |engine, options| {
-            condition.make(engine, (&key, value.as_deref()), options)
-        }))
     }
 
     /// The key that it changes.

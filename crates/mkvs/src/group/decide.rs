@@ -29,7 +29,7 @@ impl Group {
         write: &mut Write<'_>,
     ) -> Result<Decision> {
         let first = self.device(order.awaited()[0])?;
-        match first.pace.puts.of(|| self.decide_on(first, write, options)) {
+        match first.pace.puts.of(|| write.decide(&*first.engine, options)) {
             Ok(outcome) => Ok(Decision::Made(outcome, Ok(1 << first.number))),
             Err(error) if is_damage(&error) => self.decide_around(order, error, options, write),
             Err(error) => Ok(Decision::Refused(Arc::clone(first), error)),
@@ -53,7 +53,7 @@ impl Group {
             if !self.is_member(device) || !self.is_sure(device, |it| it == key) {
                 continue;
             }
-            let outcome = match self.decide_on(device, write, options) {
+            let outcome = match write.decide(&*device.engine, options) {
                 Ok(outcome) => outcome,
                 Err(error) if is_damage(&error) => continue,
                 Err(error) => return Ok(Decision::Refused(Arc::clone(device), error)),
@@ -64,7 +64,7 @@ impl Group {
             }
             // The write may have enough copies without the device that readers ask: so that device gets it now.
             let asked = self.device(order.asked())?;
-            let of_asked = match self.make_on(asked, &write.decided(), options) {
+            let of_asked = match write.decided().make(&*asked.engine, options) {
                 Ok(()) => Ok(made | 1 << asked.number),
                 Err(error) => Err(NotMade { made, device: Some(Arc::clone(asked)), error }),
             };

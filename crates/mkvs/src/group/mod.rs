@@ -26,7 +26,6 @@ pub(crate) mod hedge;
 pub(crate) mod item;
 pub(crate) mod list;
 mod read;
-mod remote_call;
 pub(crate) mod rollback;
 #[cfg(test)]
 mod tests;
@@ -43,7 +42,7 @@ use crate::shape::append_list::AppendList;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::Devices;
 use crate::shape::position::{Ack, DEVICES_MAX};
-use crate::shape::prototype::{Paths, Prototype};
+use crate::shape::prototype::{Prototype, ReadPath};
 use crate::stats::counters::Asked;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
@@ -104,7 +103,7 @@ pub(crate) struct Group {
 pub(crate) struct Rules {
     pub(crate) ack: Ack,
     pub(crate) prototype: Prototype,
-    pub(crate) paths: Paths,
+    pub(crate) reads: ReadPath,
     /// Readers ask the group's filter.
     pub(crate) asks_filters: bool,
     /// How long a processor may be in one call.

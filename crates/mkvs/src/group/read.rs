@@ -305,7 +305,7 @@ impl Group {
     /// True if reads go through the rings.
     #[inline]
     pub(crate) fn reads_by_rings(&self, device: &Device) -> bool {
-        match self.rules.paths.reads {
+        match self.rules.reads {
             ReadPath::Inline => false,
             ReadPath::Rings => true,
             ReadPath::Auto => self.competes() && device.pace.is_unsteady(),
@@ -334,7 +334,7 @@ impl Group {
     /// True if callers' threads measure whether devices are steady.
     #[inline]
     pub(crate) fn is_watching(&self) -> bool {
-        self.rules.paths.reads == ReadPath::Auto && self.competes()
+        self.rules.reads == ReadPath::Auto && self.competes()
     }
 
     /// Reads a key through the rings; returns the result, and the number of the device that gave it. None if the

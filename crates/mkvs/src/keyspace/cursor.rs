@@ -45,21 +45,14 @@ impl Keyspace {
                 // Another device than before, at its place or at another, begins with the group again.
                 let index = Some(of.index_of(on.number));
                 let inner = if from.0 == index { from.1 } else { 0 };
-                let mut found = std::mem::take(stretch);
-                let (number, owners) = (of.number, Arc::clone(&self.owners));
-                let listed = of.look_on(on, move |engine| {
-                    found.clear();
-                    let next = engine.iterate(inner, wanted, &mut |entry| {
-                        let is_shown = owners.shows(number, entry.key);
-                        if let (true, Some(record)) = (is_shown, &entry.record) {
-                            found.push(entry.key, record);
-                        }
-                    });
-                    next.map(|next| (found, next))
+                stretch.clear();
+                let next = on.engine.iterate(inner, wanted, &mut |entry| {
+                    let is_shown = self.owners.shows(of.number, entry.key);
+                    if let (true, Some(record)) = (is_shown, &entry.record) {
+                        stretch.push(entry.key, record);
+                    }
                 });
-                let next;
-                (*stretch, next) = listed?;
-                Ok((index, next))
+                Ok((index, next?))
             };
             // The order of an iteration is unknown, so any key may be concerned.
             let is_about = |_: &Stretch, _: &[u8]| true;
@@ -209,10 +202,8 @@ impl Keyspace {
                 if has_guests {
                     return self.count_shown(group.number, &*device.engine);
                 }
-                group.look_on(device, |engine| {
-                    let own = own_records(engine)?;
-                    Ok(engine.len()?.saturating_sub(own))
-                })
+                let own = own_records(&*device.engine)?;
+                Ok(device.engine.len()?.saturating_sub(own))
             })?;
         }
         Ok(len)
@@ -221,8 +212,7 @@ impl Keyspace {
     /// As [`Self::len`]; none while a device that is asked has not counted its records.
     pub(crate) fn try_len(&self) -> Result<Option<u64>> {
         for group in self.groups.iter() {
-            let ask = |device: &Arc<Device>| group.look_on(device, |engine| engine.try_len());
-            let len = group.ask(Group::settled, ask)?;
+            let len = group.ask(Group::settled, |device| device.engine.try_len())?;
             if len.is_none() {
                 return Ok(None);
             }
@@ -248,7 +238,7 @@ impl Keyspace {
             let mut most = 0;
             for device in group.of(group.members()) {
                 device.drain();
-                match group.call(device, |engine| engine.sweep_expired()) {
+                match device.engine.sweep_expired() {
                     Ok(swept) => most = most.max(swept),
                     // It has swept what it could read.
                     Err(error) if is_damage(&error) => {}

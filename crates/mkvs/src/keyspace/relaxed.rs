@@ -80,7 +80,7 @@ impl Keyspace {
         for group in self.groups.iter() {
             for device in group.of(group.followers()) {
                 device.drain();
-                if let Err(error) = group.call(device, |engine| engine.sync()) {
+                if let Err(error) = device.engine.sync() {
                     group.go_on_without(device, error)?;
                 }
             }

@@ -373,10 +373,7 @@ impl Matrix {
     fn make_on_devices(&self, shares: &mut [Share<'_>], options: &WriteOptions) -> Option<Failed> {
         for share in shares {
             let group = share.group;
-            let make_on = |device: &Arc<Device>| {
-                let (batch, options) = (Arc::clone(&share.batch), *options);
-                group.call(device, move |engine| make(engine, &batch, &options))
-            };
+            let make_on = |device: &Arc<Device>| make(&*device.engine, &share.batch, options);
             match group.copy(&share.order, share.made, make_on) {
                 Ok((made, then)) => (share.made, share.then) = (made, Some(then)),
                 Err(NotMade { made, device, error }) => {

@@ -37,7 +37,7 @@ impl Matrix {
         let hash = hash_of(key);
         let group = keyspace.group_of(hash);
         let fits = keyspace.check_key(key).is_ok() && keyspace.check_value(value).is_ok();
-        if group.writes_by_rings() || !fits {
+        if !fits {
             return None;
         }
         // Pinned once for all calls, but not during a long wait: a leaving device waits for pinned threads.

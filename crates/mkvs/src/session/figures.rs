@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Figures whose sum over all devices is reported too.
-const SUMS: [(&str, &str); 8] = [
+const SUMS: [(&str, &str); 7] = [
     ("ring_reads", "matrix_ring_reads"),
     ("hedge_wins", "matrix_hedge_wins"),
     ("hedge_losses", "matrix_hedge_losses"),
@@ -21,7 +21,6 @@ const SUMS: [(&str, &str); 8] = [
     ("hedges", "matrix_hedges"),
     ("ring_scans", "matrix_ring_scans"),
     ("scan_hedges", "matrix_scan_hedges"),
-    ("ring_calls", "matrix_ring_calls"),
 ];
 
 impl Matrix {
@@ -156,7 +155,6 @@ fn told_of(device: &Device, queue_bytes_max: u64, stats: Stats) -> DeviceStats {
     ];
     figures.extend(device.pace.figures());
     figures.extend(device.scan_pace.scan_figures());
-    figures.push(("ring_calls", device.calls()));
     figures.extend([
         ("records", stats.records),
         ("live_bytes", stats.live_bytes),

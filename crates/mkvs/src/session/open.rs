@@ -286,7 +286,7 @@ fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
     Rules {
         ack: record.ack,
         prototype: record.prototype,
-        paths: options.paths(),
+        reads: options.read_path,
         answers_within: options.answers_within,
         queue_bytes_max: options.queue_bytes_max,
         asks_filters: !options.looks_only && record.prototype != Prototype::Ekv,

@@ -1,6 +1,6 @@
 //! How an open matrix behaves.
 
-use crate::shape::prototype::{Paths, ReadPath, WritePath};
+use crate::shape::prototype::ReadPath;
 use coreplane_engine::{Durability, TimeSource, UnixMillis};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,11 @@ pub struct Options {
     pub accept_loss: bool,
     /// The path of reads to a device.
     pub read_path: ReadPath,
-    /// The path of writes to a device.
-    pub write_path: WritePath,
     /// The longest time that a device's processor may spend in one call; none: no limit. A device whose
     /// processor takes longer is left out as if it had failed, within the same time again at most, and
-    /// threads that wait for it continue without it. The limit covers requests in the rings, but not calls
-    /// that a caller makes itself, since these cannot be taken from it. By default half a minute.
+    /// threads that wait for it continue without it. The limit covers requests in the rings: writes that nobody
+    /// waits for, and lookups while they go there. It does not cover calls that a caller makes itself (writes that
+    /// wait for the device, counts, iterations), since these cannot be taken from it. By default half a minute.
     pub answers_within: Option<Duration>,
     /// The most bytes of keys and values that may wait for a device's processor, those in its ring included:
     /// a writer that would exceed them waits. A larger write proceeds when nothing else waits. By default 16
@@ -51,7 +50,6 @@ impl Default for Options {
             time: Arc::new(UnixMillis::now),
             accept_loss: false,
             read_path: ReadPath::default(),
-            write_path: WritePath::default(),
             answers_within: Some(Duration::from_secs(30)),
             queue_bytes_max: 16 << 20,
             durability: Durability::default(),
@@ -64,10 +62,6 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(crate) fn paths(&self) -> Paths {
-        Paths { reads: self.read_path, writes: self.write_path }
-    }
-
     pub(crate) fn threads(&self) -> usize {
         let processors = coreplane_pmem::processors::available;
         if self.threads == 0 { processors() } else { self.threads }

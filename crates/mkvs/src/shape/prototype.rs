@@ -1,4 +1,4 @@
-//! The three prototypes of the paper, and the paths of reads and writes.
+//! The three prototypes of the paper, and the paths of reads.
 
 use crate::shape::name::parse;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ impl FromStr for Prototype {
     }
 }
 
-/// The path of reads to a device: lookups, scans, iterations and counts.
+/// The path of reads to a device: lookups, and stretches of scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadPath {
     /// As `Inline` while the device is steady; as `Rings` while its reads meet stalls, where
@@ -68,32 +68,6 @@ impl FromStr for ReadPath {
     }
 }
 
-/// The path of writes to a device that they wait for, and of batches, syncs and sweeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WritePath {
-    /// The caller's thread runs the engine. This is fastest.
-    #[default]
-    Inline,
-    /// Through the device's ring to its processor, except writes that the caller's own code decides
-    /// ([`Engine::modify`](coreplane_engine::Engine::modify)).
-    Rings,
-}
-
-impl FromStr for WritePath {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        parse(text, &[(Self::Inline, "inline"), (Self::Rings, "rings")])
-    }
-}
-
-/// Both paths.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Paths {
-    pub(crate) reads: ReadPath,
-    pub(crate) writes: WritePath,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,8 +87,6 @@ mod tests {
     fn ways_are_named() {
         let reads = ["auto", "inline", "rings"].map(str::parse);
         assert_eq!(reads, [ReadPath::Auto, ReadPath::Inline, ReadPath::Rings].map(Ok));
-        let writes = ["inline", "rings"].map(str::parse);
-        assert_eq!(writes, [WritePath::Inline, WritePath::Rings].map(Ok));
-        assert!("auto".parse::<WritePath>().is_err() && "ring".parse::<ReadPath>().is_err());
+        assert!("ring".parse::<ReadPath>().is_err());
     }
 }

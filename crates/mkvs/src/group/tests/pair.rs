@@ -6,7 +6,7 @@ use crate::filter::hash_of;
 use crate::group::{Group, Rules, Superior};
 use crate::in_flight::InFlight;
 use crate::shape::position::{Ack, Position};
-use crate::shape::prototype::{Paths, Prototype, ReadPath, WritePath};
+use crate::shape::prototype::{Prototype, ReadPath};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::pin_in;
@@ -67,11 +67,10 @@ pub(in crate::group) fn pair(
     in_flight: &Arc<InFlight>,
     can_leave: bool,
 ) -> Arc<Group> {
-    let (reads, writes) = (ReadPath::default(), WritePath::default());
     let rules = Rules {
         ack: Ack::First,
         prototype: Prototype::default(),
-        paths: Paths { reads, writes },
+        reads: ReadPath::default(),
         asks_filters: true,
         answers_within: None,
         queue_bytes_max: 16 << 20,

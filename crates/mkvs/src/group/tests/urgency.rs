@@ -4,6 +4,7 @@ use super::pair::{directory, engine, pair, put, wait_until};
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::{Asked, Device, Scratch};
 use crate::in_flight::InFlight;
+use crate::stats::hedge_delay::End;
 use coreplane_engine::Result;
 use coreplane_pmem::background;
 use std::sync::Arc;
@@ -36,9 +37,9 @@ impl Interceptor for Seen {
 }
 
 impl Asked for Seen {
-    fn run(&self, device: &Device, _: Instant, _: &mut Scratch) {
+    fn run(&self, device: &Device, asked_at: Instant, _: &mut Scratch) {
         // By this it knows that it has answered.
-        device.count_call();
+        device.pace.note(End::Won, asked_at, Instant::now());
         self.note();
     }
 }
