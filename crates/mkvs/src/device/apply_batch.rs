@@ -11,7 +11,7 @@
 //! ```
 
 use super::{Device, Rings};
-use super::{Host, Scratch};
+use super::{Host, RecordCopy};
 use crate::device::ring::{Decision, Decisions, Taken};
 use coreplane_engine::Horizon;
 
@@ -93,7 +93,7 @@ impl Device {
         &self,
         (group, rings): (&impl Host, &Rings),
         batch: &mut ApplyBatch,
-        scratch: &mut Scratch,
+        found: &mut RecordCopy,
     ) {
         if let [one] = batch.all() {
             let is_told = one.taken.is_told;
@@ -104,7 +104,7 @@ impl Device {
             }
         } else {
             self.pace.puts.of_each(batch.len as u32, || {
-                self.make_several((group, rings), batch, scratch);
+                self.make_several((group, rings), batch, found);
             });
         }
         self.track.come_to(batch.end());
@@ -116,11 +116,11 @@ impl Device {
         &self,
         (group, rings): (&impl Host, &Rings),
         batch: &mut ApplyBatch,
-        scratch: &mut Scratch,
+        found: &mut RecordCopy,
     ) {
         batch.horizon.clear();
         for at in 0..batch.len {
-            self.answer(rings, scratch);
+            self.answer(rings, found);
             let (before, behind) = batch.taken[..batch.len].split_at_mut(at + 1);
             let (one, next) = (&mut before[at], behind.first().and_then(One::decision));
             if let Some(next) = &next {

@@ -62,7 +62,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::Instant;
-use stretch::Stretch;
 
 /// Batches, and long writes, that may wait for a device.
 const JOBS: usize = 1024;
@@ -91,15 +90,9 @@ pub(crate) struct Job {
 
 /// A request in the ring of a device, for which a caller waits.
 pub(crate) trait Asked: Send + Sync {
-    /// Executes it in a device's processor; `asked_at` is when it was submitted.
-    fn run(&self, device: &Device, asked_at: Instant, scratch: &mut Scratch);
-}
-
-/// Buffers of a device's processor for its results, used again and again.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    pub(crate) record: RecordCopy,
-    pub(crate) stretch: Stretch,
+    /// Executes it in a device's processor, with a buffer that the processor uses again and again; `asked_at` is when
+    /// it was submitted.
+    fn run(&self, device: &Device, asked_at: Instant, found: &mut RecordCopy);
 }
 
 /// A device of a group.
@@ -110,9 +103,8 @@ pub(crate) struct Device {
     pub(crate) engine: Arc<dyn StorageEngine>,
     /// The guard around the engine.
     fault_guard: Arc<FaultGuard>,
-    /// The pace of lookups, and of stretches of scans.
+    /// The pace of lookups.
     pub(crate) pace: Pace,
-    pub(crate) scan_pace: Pace,
     /// None once the device has gone.
     rings: Published<Option<Rings>, Calls>,
     /// The progress of the processor with decisions.
@@ -172,7 +164,6 @@ impl Device {
             engine,
             fault_guard,
             pace: Pace::new(),
-            scan_pace: Pace::new(),
             rings: Published::new(Some(Rings::new())),
             track: Arc::new(Track::new()),
             backlog: Backlog::default(),

@@ -2,8 +2,9 @@
 
 use super::apply_batch::ApplyBatch;
 use super::idle::NAPS;
+use super::record_copy::RecordCopy;
 use super::urgency::Urgency;
-use super::{AT_A_TIME, Device, Host, Rings, SPINS, Scratch};
+use super::{AT_A_TIME, Device, Host, Rings, SPINS};
 use coreplane_pmem::epoch::pin_in;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
@@ -32,12 +33,12 @@ impl Device {
     }
 
     fn serve<H: Host>(&self, group: &Weak<H>, batch: &mut ApplyBatch) {
-        let mut scratch = Scratch::default();
+        let mut found = RecordCopy::default();
         // Spins until it naps, and rests until it sleeps.
         let (mut spins, mut rests, mut urgency) = (0, 0, Urgency::default());
         loop {
             let (answered, made) = (self.answered(), self.made());
-            if self.work(group, batch, &mut scratch) {
+            if self.work(group, batch, &mut found) {
                 // For reads it need not look by itself.
                 rests = if self.made() == made { NAPS.min(rests) } else { 0 };
                 let has_answered = self.answered() != answered;
@@ -65,7 +66,7 @@ impl Device {
 
     /// Requests of waiting callers that it has dealt with.
     fn answered(&self) -> u64 {
-        self.pace.reads() + self.scan_pace.reads()
+        self.pace.reads()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -77,7 +78,7 @@ impl Device {
         &self,
         group: &Weak<H>,
         batch: &mut ApplyBatch,
-        scratch: &mut Scratch,
+        found: &mut RecordCopy,
     ) -> bool {
         let guard = pin_in();
         let Some(rings) = self.rings(&guard).filter(|rings| !rings.is_idle()) else {
@@ -97,10 +98,10 @@ impl Device {
             return false;
         };
         for _ in 0..AT_A_TIME {
-            self.answer(rings, scratch);
+            self.answer(rings, found);
             let has_batch = batch.take(&rings.decisions, &mut |key| self.engine.prefetch(key));
             if has_batch {
-                self.apply_batch((&*group, rings), batch, scratch);
+                self.apply_batch((&*group, rings), batch, found);
             }
             // Behind each apply batch, since the ring of decisions may never be empty. The order does not matter: an
             // engine keeps the greatest sequence.
@@ -119,13 +120,13 @@ impl Device {
 
     /// Answers the reads that wait at this moment: others may follow for ever, and writes wait meanwhile.
     #[inline]
-    pub(super) fn answer(&self, rings: &Rings, scratch: &mut Scratch) {
+    pub(super) fn answer(&self, rings: &Rings, found: &mut RecordCopy) {
         if rings.reads.is_empty() {
             return;
         }
         for _ in 0..rings.reads.len() {
             let Some((asked, asked_at)) = rings.reads.pop() else { return };
-            self.in_call(|| asked.run(self, asked_at, scratch));
+            self.in_call(|| asked.run(self, asked_at, found));
         }
     }
 }

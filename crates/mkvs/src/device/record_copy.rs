@@ -3,7 +3,7 @@
 use coreplane_engine::{Record, Ticket, UnixMillis, Value};
 
 /// Bytes of a buffer that is kept, at most.
-pub(super) const SMALL: usize = 64 << 10;
+const SMALL: usize = 64 << 10;
 
 /// A record as a device has found it, in buffers that are used again.
 #[derive(Debug, Default)]
@@ -20,6 +20,13 @@ impl RecordCopy {
     /// True if the buffer may be kept for the next record: it has not become large.
     pub(crate) fn is_small(&self) -> bool {
         self.value.capacity() <= SMALL
+    }
+
+    /// Drops the buffer if it has become large.
+    pub(crate) fn keep_if_small(&mut self) {
+        if !self.is_small() {
+            *self = Self::default();
+        }
     }
 
     pub(crate) fn keep(&mut self, record: &Record<'_>) {

@@ -1,6 +1,5 @@
 //! Records of a group, in the order of a scan, as a device has shown them.
 
-use super::record_copy::SMALL;
 use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Ticket, UnixMillis, Value};
 use std::ops::Range;
 
@@ -29,16 +28,9 @@ pub(crate) struct Stretch {
     pub(crate) last: Vec<u8>,
     /// The scan has reached its count, or the stretch its bytes: there may be more records.
     pub(crate) is_cut: bool,
-    /// The number of the device.
-    pub(crate) by: u8,
 }
 
 impl Stretch {
-    /// True if the buffer may be kept for the next stretch: it has not become large.
-    pub(crate) fn is_small(&self) -> bool {
-        self.bytes.capacity() <= SMALL
-    }
-
     pub(crate) fn clear(&mut self) {
         self.records.clear();
         self.bytes.clear();

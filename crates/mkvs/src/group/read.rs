@@ -254,14 +254,6 @@ impl Group {
     /// # Errors
     /// If the group has no member left.
     pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
-        self.settled_now().map(|(device, _)| device)
-    }
-
-    /// The same, and the states of that moment.
-    ///
-    /// # Errors
-    /// If the group has no member left.
-    pub(crate) fn settled_now(&self) -> Result<(&Arc<Device>, Moment)> {
         loop {
             let now = self.states.now();
             if self.settled_at.load(Ordering::Acquire) != now.stamp() {
@@ -274,7 +266,7 @@ impl Group {
             }
             let device = self.primary()?;
             if self.states.now() == now {
-                return Ok((device, now));
+                return Ok(device);
             }
         }
     }

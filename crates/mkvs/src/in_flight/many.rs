@@ -1,14 +1,10 @@
 //! For threads that go through many keys at once: waiting for writers, and noticing that they must look again.
 
-use super::{InFlight, KeyLock, OPEN, OPEN_BITS, STRIPES};
+use super::{InFlight, KeyLock, STRIPES};
 use std::sync::atomic::Ordering;
 
 /// A batch over several groups, as long as it may be refused.
 pub(crate) struct Holding<'a>(&'a InFlight);
-
-/// How many writes of each stripe had begun when a device had all of them.
-#[derive(Debug)]
-pub(crate) struct Level(Box<[u64]>);
 
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
@@ -42,32 +38,6 @@ impl InFlight {
     pub(crate) fn hold(&self) -> Holding<'_> {
         self.held.fetch_add(1, Ordering::AcqRel);
         Holding(self)
-    }
-
-    /// The writes that have begun by now, if all of them that are under way in a group have come to one of its
-    /// devices; else none. `of_group` says which keys are the group's.
-    pub(crate) fn level(&self, device: u8, of_group: impl Fn(u64) -> bool) -> Option<Level> {
-        let begun = (0..STRIPES).map(|stripe| {
-            let word = self.words[stripe].load(Ordering::Acquire);
-            if word & OPEN == 0 {
-                return Some(word >> OPEN_BITS);
-            }
-            let mut entries = self.entries(stripe);
-            self.sweep(stripe, &mut entries, 0);
-            let mut own = entries.iter().filter(|entry| of_group(entry.hash));
-            let has_come = own.all(|entry| {
-                let is_decided = !entry.is_held && entry.doubt.is_none();
-                is_decided && entry.write.done & 1 << device != 0
-            });
-            has_come.then(|| self.words[stripe].load(Ordering::Relaxed) >> OPEN_BITS)
-        });
-        begun.collect::<Option<_>>().map(Level)
-    }
-
-    /// True if no write has begun since.
-    pub(crate) fn is_level_since(&self, Level(begun): &Level) -> bool {
-        let now = self.words.iter().map(|word| word.load(Ordering::Acquire) >> OPEN_BITS);
-        now.eq(begun.iter().copied())
     }
 
     /// All key locks: no thread writes until they are dropped.
@@ -111,7 +81,6 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key_id::keyed;
     use super::*;
     use std::sync::atomic::AtomicBool;
 
@@ -137,27 +106,5 @@ mod tests {
             assert_eq!(looks.join().expect("no panic"), (true, false));
         });
         assert!(in_flight.is_as_before(in_flight.taken_back()));
-    }
-
-    #[test]
-    fn a_device_is_level_when_it_has_all_that_has_begun() {
-        let in_flight = InFlight::new();
-        let level_on = |device| in_flight.level(device, |_| true);
-        let before = level_on(0).expect("nothing is under way");
-        in_flight.begin(keyed(7), 1, 1, false);
-        assert!(level_on(0).is_none() && !in_flight.is_level_since(&before));
-        assert!(in_flight.level(0, |hash| hash != 7).is_some(), "it is another group's");
-        in_flight.done(keyed(7), 1, 0b10, 0b11);
-        assert!(level_on(0).is_none() && level_on(1).is_some());
-        in_flight.done(keyed(7), 1, 0b01, 0b11);
-        let level = level_on(0).expect("it has come");
-        assert!(in_flight.is_level_since(&level));
-        // A write that may be taken back although it has come.
-        in_flight.begin(keyed(9), 2, 1, true);
-        in_flight.done(keyed(9), 2, 0b11, 0b11);
-        assert!(level_on(0).is_none() && level_on(1).is_none());
-        in_flight.let_go(keyed(9));
-        in_flight.settle(0b11, |_| true);
-        assert!(level_on(0).is_some() && !in_flight.is_level_since(&level));
     }
 }

@@ -6,8 +6,6 @@
 //!
 //! - A batch over several groups may be taken back, its deletes included. A stretch that was read during such
 //!   a batch waits for it, and is read again if anything was taken back meanwhile.
-//! - Where reads go through the rings, stretches do too: while the primary is late, another member that has
-//!   the same records may answer ([`hedge::stretch`](crate::group::hedge::stretch)).
 //! - If a device fails, the group continues without it, and the stretch is read on another. If it only has
 //!   damaged records, another member is read instead: while no writer is active every member has the same.
 
@@ -16,7 +14,6 @@ use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::stretch::{Bounds, Stretch};
 use crate::group::Group;
-use crate::group::hedge::stretch;
 use crate::shape::position::Devices;
 use crate::stats::counters::Count;
 use coreplane_engine::{Entry, Error, Ordered, Result};
@@ -27,9 +24,6 @@ use std::time::{Duration, Instant};
 
 /// Tries to read without any write being taken back, before all writers are kept out.
 const READS: u32 = 8;
-
-/// Tries through the rings, where reads go through them.
-const RING_READS: u32 = 2;
 
 /// The most records that a scan asks of a group at a time.
 const AT_A_TIME: usize = 64;
@@ -170,11 +164,8 @@ impl Keyspace {
             is_ahead && key >= start && end.is_none_or(|end| key < end)
         };
         let of = &self.groups[group];
-        if !self.fetch_by_rings(of, (bounds, count), to, is_about)? {
-            let fetch =
-                |on: &Arc<Device>, to: &mut Stretch| self.fetch_on((of, on), bounds, count, to);
-            self.read_settled(of, to, fetch, is_about)?;
-        }
+        let fetch = |on: &Arc<Device>, to: &mut Stretch| self.fetch_on((of, on), bounds, count, to);
+        self.read_settled(of, to, fetch, is_about)?;
         if !self.lost_ranges.is_any() {
             return Ok(());
         }
@@ -184,35 +175,6 @@ impl Keyspace {
         let (from, to) =
             if reverse { (last.unwrap_or(start), end) } else { (start, behind.as_deref().or(end)) };
         self.lost_ranges.check(group as u16, from, to)
-    }
-
-    /// Fetches a stretch through the rings. False if reads do not go through them, or if it must be read in
-    /// another way, for example because of damage.
-    fn fetch_by_rings(
-        &self,
-        of: &Arc<Group>,
-        asked: (Bounds<'_>, usize),
-        to: &mut Stretch,
-        is_about: impl Fn(&Stretch, &[u8]) -> bool,
-    ) -> Result<bool> {
-        for _ in 0..RING_READS {
-            let taken_back = self.in_flight.taken_back();
-            let (primary, settled) = of.settled_now()?;
-            if !of.reads_by_rings(primary) {
-                return Ok(false);
-            }
-            if !stretch::read(of, (primary, settled), &self.owners, asked, to)? {
-                continue;
-            }
-            if !of.is_sure(of.device(to.by)?, |key| is_about(to, key)) {
-                return Ok(false);
-            }
-            // A member that is not the primary has checked that by itself.
-            if to.by != primary.number || self.in_flight.is_as_before(taken_back) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Fetches a stretch in this thread.

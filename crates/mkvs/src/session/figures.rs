@@ -13,14 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Figures whose sum over all devices is reported too.
-const SUMS: [(&str, &str); 7] = [
+const SUMS: [(&str, &str); 5] = [
     ("ring_reads", "matrix_ring_reads"),
     ("hedge_wins", "matrix_hedge_wins"),
     ("hedge_losses", "matrix_hedge_losses"),
     ("hedge_cancelled", "matrix_hedge_cancelled"),
     ("hedges", "matrix_hedges"),
-    ("ring_scans", "matrix_ring_scans"),
-    ("scan_hedges", "matrix_scan_hedges"),
 ];
 
 impl Matrix {
@@ -154,7 +152,6 @@ fn told_of(device: &Device, queue_bytes_max: u64, stats: Stats) -> DeviceStats {
         ("queue_waits", waits),
     ];
     figures.extend(device.pace.figures());
-    figures.extend(device.scan_pace.scan_figures());
     figures.extend([
         ("records", stats.records),
         ("live_bytes", stats.live_bytes),

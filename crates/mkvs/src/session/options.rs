@@ -23,7 +23,7 @@ pub struct Options {
     /// processor takes longer is left out as if it had failed, within the same time again at most, and
     /// threads that wait for it continue without it. The limit covers requests in the rings: writes that nobody
     /// waits for, and lookups while they go there. It does not cover calls that a caller makes itself (writes that
-    /// wait for the device, counts, iterations), since these cannot be taken from it. By default half a minute.
+    /// wait for the device, counts, iterations, scans), since these cannot be taken from it. By default half a minute.
     pub answers_within: Option<Duration>,
     /// The most bytes of keys and values that may wait for a device's processor, those in its ring included:
     /// a writer that would exceed them waits. A larger write proceeds when nothing else waits. By default 16

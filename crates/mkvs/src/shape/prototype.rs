@@ -46,7 +46,7 @@ impl FromStr for Prototype {
     }
 }
 
-/// The path of reads to a device: lookups, and stretches of scans.
+/// The path of lookups to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadPath {
     /// As `Inline` while the device is steady; as `Rings` while its reads meet stalls, where

@@ -204,17 +204,6 @@ impl Pace {
             ("unsteady", u64::from(self.is_unsteady())),
         ]
     }
-
-    /// The same for stretches of scans: how many the processor has taken from its ring, how many of
-    /// them were first, and how many came here since another device was late.
-    pub(crate) fn scan_figures(&self) -> [(&'static str, u64); 3] {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        [
-            ("ring_scans", get(&self.reads)),
-            ("scan_wins", get(&self.wins)),
-            ("scan_hedges", get(&self.hedges)),
-        ]
-    }
 }
 
 /// Adds to a counter that one thread alone changes.

@@ -5,12 +5,9 @@
 //! A thread uses its hedged reads again, unless a late device still has one in its ring: then that read stays there
 //! until the device takes it.
 
-use super::{Answer, HedgedRead, Question, run};
-use crate::device::record_copy::RecordCopy;
-use crate::device::{Device, Scratch};
+use super::{HedgedRead, run};
+use crate::device::Device;
 use crate::group::Group;
-use crate::shape::position::Devices;
-use crate::stats::hedge_delay::Pace;
 use coreplane_engine::{Found, Record, Result, Ticket};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,47 +15,12 @@ use std::sync::Arc;
 /// Hedged reads that a thread keeps.
 const KEPT: usize = 8;
 
-/// A key.
-#[derive(Debug)]
-struct Lookup {
-    hash: u64,
-    key: Vec<u8>,
-}
-
-impl Answer for RecordCopy {
-    fn is_small(&self) -> bool {
-        RecordCopy::is_small(self)
-    }
-}
-
-impl Question for Lookup {
-    type Answer = RecordCopy;
-
-    fn look(&self, (group, device): (&Group, &Device), found: &mut RecordCopy) -> Result<bool> {
-        (found.is_hit, found.device) = (false, device.number);
-        let visit = &mut |record: Record<'_>| found.keep(&record);
-        Ok(group.read_if_current(device, (self.hash, &self.key), visit)?.is_some())
-    }
-
-    fn candidates(&self, group: &Group) -> Devices {
-        group.current_now((self.hash, &self.key))
-    }
-
-    fn pace(device: &Device) -> &Pace {
-        &device.pace
-    }
-
-    fn scratch(scratch: &mut Scratch) -> &mut RecordCopy {
-        &mut scratch.record
-    }
-}
-
 thread_local! {
-    static RACES: RefCell<Vec<Arc<HedgedRead<Lookup>>>> = const { RefCell::new(Vec::new()) };
+    static RACES: RefCell<Vec<Arc<HedgedRead>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A hedged read of this thread, for a key.
-fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead<Lookup>> {
+fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead> {
     let mut race = RACES.with_borrow_mut(|races| {
         let at = races.iter_mut().position(|race| Arc::get_mut(race).is_some());
         at.map(|at| races.swap_remove(at))
@@ -66,9 +28,9 @@ fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead<Lookup>> {
     match race.as_mut().and_then(Arc::get_mut) {
         Some(free) => {
             free.group = Arc::downgrade(group);
-            free.question.hash = hash;
-            free.question.key.clear();
-            free.question.key.extend_from_slice(key);
+            free.hash = hash;
+            free.key.clear();
+            free.key.extend_from_slice(key);
             let finish = free.finish.get_mut();
             finish.answer.is_hit = false;
             finish.void.clear();
@@ -76,7 +38,7 @@ fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead<Lookup>> {
         }
         None => race = None,
     }
-    race.unwrap_or_else(|| Arc::new(HedgedRead::new(Lookup { hash, key: key.to_vec() }, group)))
+    race.unwrap_or_else(|| Arc::new(HedgedRead::new(hash, key, group)))
 }
 
 /// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others; returns the result and
@@ -119,6 +81,7 @@ pub(crate) fn read(
 mod tests {
     use super::*;
     use crate::device::Asked;
+    use crate::device::record_copy::RecordCopy;
     use crate::filter::hash_of;
     use crate::group::tests::pair::{directory, engine, pair};
     use crate::in_flight::InFlight;
@@ -126,31 +89,6 @@ mod tests {
     use std::time::Instant;
 
     const LARGE: &[u8] = &[7; 100 << 10];
-
-    /// A question that a device leaves to others, after it has read a large record.
-    struct Left;
-
-    impl Question for Left {
-        type Answer = RecordCopy;
-
-        fn look(&self, _: (&Group, &Device), found: &mut RecordCopy) -> Result<bool> {
-            let (value, ticket) = (Value::Whole(LARGE), Ticket::DURABLE);
-            found.keep(&Record { value, sequence: 1, expires_at: None, ticket });
-            Ok(false)
-        }
-
-        fn candidates(&self, _: &Group) -> Devices {
-            0
-        }
-
-        fn pace(device: &Device) -> &Pace {
-            &device.pace
-        }
-
-        fn scratch(scratch: &mut Scratch) -> &mut RecordCopy {
-            &mut scratch.record
-        }
-    }
 
     #[test]
     fn neither_a_thread_nor_a_processor_keeps_a_large_buffer() {
@@ -169,9 +107,14 @@ mod tests {
             assert_eq!(races.len(), 1);
             assert!(races.iter().all(|race| race.finish.lock().answer.is_small()));
         });
-        let mut scratch = Scratch::default();
-        HedgedRead::new(Left, &group).run(primary, Instant::now(), &mut scratch);
-        assert!(scratch.record.is_small());
+        // The processor gets the buffer of the thread's last answer for its own.
+        let race = HedgedRead::new(key.0, key.1, &group);
+        let (value, ticket) = (Value::Whole(LARGE), Ticket::DURABLE);
+        let last = Record { value, sequence: 1, expires_at: None, ticket };
+        race.finish.lock().answer.keep(&last);
+        let mut found = RecordCopy::default();
+        race.run(primary, Instant::now(), &mut found);
+        assert!(race.finish.lock().answer.is_hit && found.is_small());
         group.devices().for_each(|device| device.stop());
     }
 }

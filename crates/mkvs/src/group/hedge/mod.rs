@@ -11,19 +11,17 @@
 //! is asked when the first has taken four times its median read time ([`hedge_delay`](crate::stats::hedge_delay)):
 //! few reads are made twice, among them those that meet a stall.
 //!
-//! A question is a key ([`lookup`]) or a stretch of a scan ([`stretch`]). Each device checks by itself, when it
-//! begins and when it has a result, whether it may answer: so it does not matter how long a read has waited in a
-//! ring.
+//! A read is of one key ([`lookup`]). Each device checks by itself, when it begins and when it has a result, whether
+//! it may answer: so it does not matter how long a read has waited in a ring.
 
 pub(crate) mod lookup;
-pub(crate) mod stretch;
 
 use crate::device::decision::is_damage;
-use crate::device::{Asked, Device, Scratch};
+use crate::device::record_copy::RecordCopy;
+use crate::device::{Asked, Device};
 use crate::group::Group;
-use crate::shape::position::Devices;
-use crate::stats::hedge_delay::{End, Pace};
-use coreplane_engine::{Error, Result};
+use crate::stats::hedge_delay::End;
+use coreplane_engine::{Error, Record, Result};
 use coreplane_pmem::spin;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -38,64 +36,35 @@ const SPINS: u32 = 50;
 /// How long a caller sleeps before it checks whether a device is left that can answer.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// An answer, in buffers that a thread or a processor uses again.
-pub(crate) trait Answer: Default + Send + 'static {
-    /// True if they have not become large.
-    fn is_small(&self) -> bool;
-
-    /// Drops the buffers if they have become large.
-    fn keep_if_small(&mut self) {
-        if !self.is_small() {
-            *self = Self::default();
-        }
-    }
-}
-
-/// The question of a read.
-pub(crate) trait Question: Send + Sync + 'static {
-    /// Its answer.
-    type Answer: Answer;
-
-    /// Looks for the answer on a device; false if that device has none to give.
-    fn look(&self, on: (&Group, &Device), answer: &mut Self::Answer) -> Result<bool>;
-
-    /// The devices that may be asked now.
-    fn candidates(&self, group: &Group) -> Devices;
-
-    /// The statistics of a device for such questions.
-    fn pace(device: &Device) -> &Pace;
-
-    /// The buffer of a processor for the answer.
-    fn scratch(scratch: &mut Scratch) -> &mut Self::Answer;
-}
-
 /// The answers of the devices.
 #[derive(Debug, Default)]
-struct Finish<A> {
-    answer: A,
+struct Finish {
+    answer: RecordCopy,
     /// An entry for each device that has no answer, with the error if that ends the read.
     void: Vec<Option<Error>>,
 }
 
 /// A read that several devices may be asked for.
 #[derive(Debug)]
-pub(crate) struct HedgedRead<Q: Question> {
-    question: Q,
+struct HedgedRead {
+    hash: u64,
+    key: Vec<u8>,
     /// Weak: neither a hedged read in a ring nor one that a thread keeps for its next read keeps the group alive.
     group: Weak<Group>,
     caller: Thread,
-    finish: Mutex<Finish<Q::Answer>>,
+    finish: Mutex<Finish>,
     /// An answer has come, or the caller no longer waits for one. Changed under the lock of `finish`.
     is_over: AtomicBool,
     /// How often devices have answered or passed.
     news: AtomicU32,
 }
 
-impl<Q: Question> HedgedRead<Q> {
+impl HedgedRead {
     /// A hedged read of this thread.
-    pub(crate) fn new(question: Q, group: &Arc<Group>) -> Self {
+    fn new(hash: u64, key: &[u8], group: &Arc<Group>) -> Self {
         Self {
-            question,
+            hash,
+            key: key.to_vec(),
             group: Arc::downgrade(group),
             caller: std::thread::current(),
             finish: Mutex::default(),
@@ -105,14 +74,21 @@ impl<Q: Question> HedgedRead<Q> {
     }
 
     /// Ends the read and returns the answer; the caller no longer waits.
-    fn end(&self) -> MutexGuard<'_, Finish<Q::Answer>> {
+    fn end(&self) -> MutexGuard<'_, Finish> {
         let finish = spin::lock(&self.finish);
         self.is_over.store(true, Ordering::Release);
         finish
     }
 
+    /// Looks for the key on a device; false if that device may not answer.
+    fn look(&self, (group, device): (&Group, &Device), found: &mut RecordCopy) -> Result<bool> {
+        (found.is_hit, found.device) = (false, device.number);
+        let visit = &mut |record: Record<'_>| found.keep(&record);
+        Ok(group.read_if_current(device, (self.hash, &self.key), visit)?.is_some())
+    }
+
     /// Gives the answer, unless another device was first.
-    fn win(&self, found: &mut Q::Answer) -> End {
+    fn win(&self, found: &mut RecordCopy) -> End {
         {
             let mut finish = spin::lock(&self.finish);
             if self.is_over.load(Ordering::Acquire) {
@@ -156,13 +132,12 @@ impl<Q: Question> HedgedRead<Q> {
     }
 }
 
-impl<Q: Question> Asked for HedgedRead<Q> {
-    fn run(&self, device: &Device, asked_at: Instant, scratch: &mut Scratch) {
+impl Asked for HedgedRead {
+    fn run(&self, device: &Device, asked_at: Instant, found: &mut RecordCopy) {
         let begun_at = Instant::now();
         let group = self.group.upgrade().filter(|_| !self.is_over.load(Ordering::Acquire));
         let end = if let Some(group) = &group {
-            let found = Q::scratch(scratch);
-            let end = match self.question.look((group, device), found) {
+            let end = match self.look((group, device), found) {
                 Ok(true) => self.win(found),
                 Ok(false) => self.pass(None),
                 // The caller finds the damage itself at its next try, and deals with it.
@@ -174,20 +149,20 @@ impl<Q: Question> Asked for HedgedRead<Q> {
         } else {
             End::Cancelled
         };
-        Q::pace(device).note(end, asked_at, begun_at);
+        device.pace.note(end, asked_at, begun_at);
     }
 }
 
 /// The devices that are asked for a read.
-struct Field<'g, Q: Question> {
+struct Field<'g> {
     group: &'g Arc<Group>,
-    race: &'g Arc<HedgedRead<Q>>,
+    race: &'g Arc<HedgedRead>,
     /// All that were asked, and how many of them have not passed.
     asked: SmallVec<[&'g Arc<Device>; 2]>,
     running: u32,
 }
 
-impl<'g, Q: Question> Field<'g, Q> {
+impl<'g> Field<'g> {
     /// Asks one more; false if it cannot be.
     fn ask(&mut self, device: &'g Arc<Device>) -> bool {
         self.asked.push(device);
@@ -200,7 +175,7 @@ impl<'g, Q: Question> Field<'g, Q> {
     /// The device to ask next.
     fn next(&self) -> Result<Option<&'g Arc<Device>>> {
         let asked = self.asked.iter().fold(0, |set, device| set | 1 << device.number);
-        let current = self.race.question.candidates(self.group) & !asked;
+        let current = self.group.current_now((self.race.hash, &self.race.key)) & !asked;
         self.group.fastest(current).map(|number| self.group.device(number)).transpose()
     }
 
@@ -226,17 +201,17 @@ impl<'g, Q: Question> Field<'g, Q> {
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.
-fn run<'g, Q: Question>(
+fn run<'g>(
     group: &'g Arc<Group>,
     first: &'g Arc<Device>,
-    race: &'g Arc<HedgedRead<Q>>,
+    race: &'g Arc<HedgedRead>,
     is_hedged: bool,
 ) -> Result<bool> {
     let mut field = Field { group, race, asked: SmallVec::new(), running: 0 };
     if !field.ask(first) {
         return Ok(false);
     }
-    let mut late = is_hedged.then(|| (first, Instant::now() + Q::pace(first).hedge_delay()));
+    let mut late = is_hedged.then(|| (first, Instant::now() + first.pace.hedge_delay()));
     let mut known = 0;
     loop {
         let look = Instant::now() + LOOK;
@@ -253,11 +228,11 @@ fn run<'g, Q: Question>(
         } else if let Some((device, at)) = late
             && at <= Instant::now()
         {
-            let may_ask = Q::pace(device).note_late();
+            let may_ask = device.pace.note_late();
             let next = if may_ask { field.next()? } else { None };
             late = next.and_then(|next| {
-                Q::pace(next).note_hedge();
-                let hedge_delay = Q::pace(next).hedge_delay();
+                next.pace.note_hedge();
+                let hedge_delay = next.pace.hedge_delay();
                 field.ask(next).then(|| (next, Instant::now() + hedge_delay))
             });
         } else if field.is_abandoned() {
