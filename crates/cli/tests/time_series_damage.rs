@@ -5,6 +5,7 @@ mod pool;
 mod series;
 mod session;
 
+use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
 use pool::Place;
 use series::{Series, ask};
 use session::{Outcome, coreplane, expect};
@@ -14,18 +15,19 @@ use std::path::Path;
 
 const MARKER: &str = "a value that is looked for in the file";
 
-/// Flips a bit of the value in the pool that has it.
+/// Flips a bit of the value wherever it is in a pool: what was sealed is still in a page of the log.
 fn damage(directory: &str) -> Outcome<()> {
+    let mut found = 0;
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let mut bytes = std::fs::read(&path)?;
         let is_marker = |at: &usize| bytes[*at..].starts_with(MARKER.as_bytes());
-        if let Some(at) = (0..bytes.len() - MARKER.len()).find(is_marker) {
-            bytes[at + 3] ^= 0x10;
-            return Ok(std::fs::write(&path, bytes)?);
-        }
+        let its: Vec<usize> = (0..bytes.len() - MARKER.len()).filter(is_marker).collect();
+        its.iter().for_each(|at| bytes[at + 3] ^= 0x10);
+        found += its.len();
+        std::fs::write(&path, bytes)?;
     }
-    Err("the value is in no pool".into())
+    if found == 0 { Err("the value is in no pool".into()) } else { Ok(()) }
 }
 
 /// The acknowledged points of a log that is damaged below its durable mark are missing.
@@ -66,6 +68,53 @@ fn an_export_says_what_it_lacks() -> Outcome<()> {
     }
     let verdict = coreplane(&series.with("verify", &[]), b"")?;
     assert_eq!((verdict.status.code(), verdict.stderr.len()), (Some(1), 0));
+    Ok(())
+}
+
+/// A sealed chunk that is damaged is found while the points are read: those behind it come as well.
+#[test]
+fn an_export_has_what_is_behind_a_damaged_chunk() -> Outcome<()> {
+    let series = Series::new(Place::in_memory()?, "auto")?;
+    let options = Options { sets: 1, size: 4 << 20, page_len: 4096, ..Options::default() };
+    let store = Store::open(Path::new(&series.pool), &options)?;
+    for database in ["d", "e"] {
+        store.create_database(database)?;
+        // A shard each.
+        let point = |name: &str, at: i64, value: &str| {
+            let series = SeriesKey::of_text(name)?.into_owned();
+            let fields = [("v".into(), FieldValue::String(value.to_owned().into()))];
+            let fields = fields.into_iter().collect();
+            Outcome::Ok(Point { series, fields, time: at << 50 })
+        };
+        for (at, value) in [(1, "before"), (2, MARKER), (3, "behind")] {
+            store.write(database, None, &[point("a", at, value)?, point("b", at, "other")?])?;
+        }
+    }
+    store.seal()?;
+    drop(store);
+    let whole = series.expect(0, "export", &[])?;
+    damage(&series.pool)?;
+    let lines = whole.lines().filter(|line| !line.contains(MARKER));
+    let rest: String = lines.map(|line| format!("{line}\n")).collect();
+    assert_eq!(whole.lines().count(), rest.lines().count() + 2, "{whole}");
+    let output = coreplane(&series.with("export", &[]), b"")?;
+    let said = String::from_utf8(output.stderr)?;
+    assert_eq!(
+        (output.status.code(), String::from_utf8(output.stdout)?),
+        (Some(1), rest),
+        "{said}"
+    );
+    assert_eq!(said.matches("damaged: a chunk").count(), 2, "{said}");
+    assert!(said.contains("field v of a in the database d"), "{said}");
+    let file = series.place.path("export");
+    let name = file.display().to_string();
+    series.expect(1, "export", &["--database", "d", &name])?;
+    assert_eq!(std::fs::read_to_string(&file)?.lines().count(), 5);
+    std::fs::write(&file, "the last export")?;
+    for options in [&["--database", "d"][..], &["--gzip"]] {
+        series.expect(3, "export", &[options, &[&*name]].concat())?;
+        assert_eq!(std::fs::read_to_string(&file)?, "the last export");
+    }
     Ok(())
 }
 

@@ -53,9 +53,10 @@ fn look(path: &Path) -> Look {
             let everything = i64::MIN..=i64::MAX;
             is_said |= reader.summaries(&series, &field, everything.clone(), None).is_err();
             for block in reader.points(&series, &field, everything, false) {
+                // The others follow.
                 let Ok(block) = block else {
                     is_said = true;
-                    break;
+                    continue;
                 };
                 let Column::Integer(values) = block.values else {
                     return Look::Silent("type".into());
@@ -247,6 +248,41 @@ fn a_damaged_chunk_holds_up_nothing_else() {
     assert!(matches!(said, Err(Error::Damage(_))), "{said:?}");
     (4..9).for_each(|at| write(at).expect("sealed"));
     assert!(!store.verify(&mut |_, _| {}).expect("findings").is_sound());
+}
+
+/// Whichever byte of a segment is damaged, the series of the chunk or the entry lacks points, or that and the one behind
+/// it: the entry may be of either.
+#[test]
+fn a_damaged_entry_holds_up_no_other_series() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let options = Options { sets: 1, head_bytes: 1 << 30, ..options() };
+    let store = Store::open(&path, &options).expect("a store");
+    store.create_database("db").expect("a database");
+    store.write("db", None, &points(0..60)).expect("written");
+    store.seal().expect("sealed");
+    let bytes = std::fs::read(path.join("q0")).expect("a pool");
+    let file = std::fs::File::options().write(true).open(path.join("q0")).expect("a pool");
+    let reader = store.reader("db", None).expect("a reader");
+    let (field, mut most) = (reader.fields("cpu").pop().expect("a field"), 0);
+    for page in segments(&bytes) {
+        let used = (page..page + 4096).filter(|at| bytes[*at] != 0).step_by(7);
+        for at in used {
+            file.write_all_at(&[bytes[at] ^ 4], at as u64).expect("written");
+            let mut damaged = 0;
+            for series in reader.series("cpu", &TagFilter::All) {
+                let all = reader.points(&series, &field, i64::MIN..=i64::MAX, false);
+                match all.map(|it| it.map(|block| block.len())).sum::<Result<usize, Error>>() {
+                    Ok(count) => assert_eq!(count, 60, "byte {at}"),
+                    Err(_) => damaged += 1,
+                }
+            }
+            assert!((1..=2).contains(&damaged), "byte {at}: {damaged} of 5 series");
+            most = most.max(damaged);
+            file.write_all_at(&[bytes[at]], at as u64).expect("written");
+        }
+    }
+    assert_eq!(most, 2);
 }
 
 /// The reports of a scrub during `count` more complete rounds.

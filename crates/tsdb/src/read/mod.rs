@@ -5,7 +5,7 @@ mod scope;
 mod source;
 
 use crate::catalogue::{Field, Permission, Series, SeriesId, Shard, TagFilter, select};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::pace::{Ends, Pace};
 use crate::rows::ShardId;
@@ -265,6 +265,8 @@ const LISTED_GROWTH: usize = 8;
 
 /// The points of a field of a series, block by block. A query may have a reader for each of many fields and series
 /// at a time, and need few points of each: so few stretches are listed at first, and then more each time.
+///
+/// Behind [`Error::Damage`] the points follow that can be read without what is damaged. Nothing follows another error.
 #[derive(Debug)]
 pub struct Points<'r> {
     part: Option<Part<'r>>,
@@ -353,8 +355,7 @@ impl Iterator for Points<'_> {
 
     fn next(&mut self) -> Option<Result<Block>> {
         let next = self.next_block();
-        if next.is_err() {
-            // Nothing follows an error.
+        if next.as_ref().is_err_and(|error| !matches!(error, Error::Damage(_))) {
             self.part = None;
         }
         next.transpose()

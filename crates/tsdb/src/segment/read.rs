@@ -11,7 +11,7 @@ use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{mutant, spin};
 use parking_lot::Mutex;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -104,19 +104,21 @@ impl Segment {
         Entry::decode(bytes, self.seed).ok_or_else(|| self.damage("an entry", page, within))
     }
 
-    /// The number of the first entry whose key is not less than this one. `near` is where it may be, or a little
-    /// before it; 0 if unknown.
-    ///
-    /// # Errors
-    /// [`Error::Damage`].
-    fn lower_bound(&self, pages: &Pages, guard: &Guard, key: Key, near: u32) -> Result<u32> {
+    /// The number of the first entry whose key is not less than this one, or of a damaged one that may be it. `near` is
+    /// where it may be, or a little before it; 0 if unknown.
+    fn lower_bound(&self, pages: &Pages, guard: &Guard, key: Key, near: u32) -> u32 {
+        // The place behind the first sound entry of these, if that is less than the key: those before it are, too.
+        let less = |mut places: Range<u32>| {
+            let sound = places.find_map(|at| Some((at, self.entry(pages, guard, at).ok()?)));
+            sound.filter(|(_, entry)| entry.key() < key).map(|(at, _)| at + 1)
+        };
         let (mut from, mut to) = (0, self.info.entries);
         // Steps grow as long as the entry there is less than the key. The first probe is one before `near`, which
         // is mostly less.
         let (mut at, mut step) = (near.checked_sub(1).unwrap_or(to), 1);
         while at < to {
-            if self.entry(pages, guard, at)?.key() < key {
-                (from, at) = (at + 1, at.saturating_add(step));
+            if let Some(behind) = less(at..to) {
+                (from, at) = (behind, (behind - 1).saturating_add(step));
                 step = step.saturating_mul(2);
             } else {
                 to = at;
@@ -124,12 +126,12 @@ impl Segment {
         }
         while from < to {
             let middle = from + (to - from) / 2;
-            match self.entry(pages, guard, middle)?.key() < key {
-                true => from = middle + 1,
-                false => to = middle,
+            match less(middle..to) {
+                Some(behind) => from = behind,
+                None => to = middle,
             }
         }
-        Ok(from)
+        from
     }
 
     /// True if it has a point of a series. `near` is as for [`Segment::entries`].
@@ -142,7 +144,7 @@ impl Segment {
         series: SeriesId,
         near: &mut u32,
     ) -> Result<bool> {
-        *near = self.lower_bound(pages, guard, (series, 0, i64::MIN), *near)?;
+        *near = self.lower_bound(pages, guard, (series, 0, i64::MIN), *near);
         Ok(*near < self.info.entries && self.entry(pages, guard, *near)?.series == series)
     }
 
@@ -159,7 +161,7 @@ impl Segment {
         near: &mut u32,
         found: &mut impl FnMut(Entry),
     ) -> Result<()> {
-        let mut at = self.lower_bound(pages, guard, (series, field, *range.start()), *near)?;
+        let mut at = self.lower_bound(pages, guard, (series, field, *range.start()), *near);
         // The entry before may reach into the range.
         if let Some(before) = at.checked_sub(1) {
             let entry = self.entry(pages, guard, before)?;
@@ -192,7 +194,7 @@ impl Segment {
         near: &mut u32,
     ) -> Result<Option<Entry>> {
         let key = (series, field, end.saturating_add(1));
-        *near = self.lower_bound(pages, guard, key, *near)?;
+        *near = self.lower_bound(pages, guard, key, *near);
         let Some(before) = near.checked_sub(1) else { return Ok(None) };
         let entry = self.entry(pages, guard, before)?;
         Ok(((entry.series, entry.field) == (series, field)).then_some(entry))
