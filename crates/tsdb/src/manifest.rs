@@ -137,8 +137,8 @@ impl Manifest {
         if is_history || self.log.is_sparse(pages) {
             let added = self.segments.values().copied().collect();
             let whole = Edit { log_from: self.log_from, removed: Vec::new(), added };
-            let records = parts(&whole, Log::record_max(pages)).into_iter();
-            match self.log.checkpoint(pages, records.map(|it| it.encode())) {
+            let parts = parts(&whole, Log::record_max(pages));
+            match self.log.checkpoint(pages, || parts.iter().map(Edit::encode), 0) {
                 // The log is as it was; a later commit tries again.
                 Ok(()) | Err(Error::Full(_)) => {}
                 Err(error) => return Err(error),

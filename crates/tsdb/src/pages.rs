@@ -314,22 +314,33 @@ impl Pages {
     /// Takes a free page for a use, if more than `reserve` are free. Its word is durable with the next fence of
     /// this thread.
     pub(crate) fn begin(&self, use_of: Use, reserve: usize) -> Option<PageWriter> {
+        let writer = self.take(1, reserve)?.pop()?;
+        self.put_to_use(&writer, use_of);
+        Some(writer)
+    }
+
+    /// Takes so many free pages, or none, and leaves at least `reserve`. They have no words yet.
+    pub(crate) fn take(&self, count: usize, reserve: usize) -> Option<Vec<PageWriter>> {
         let mut free = spin::lock(&self.free);
-        if free.len() <= reserve {
+        let least = count.saturating_add(reserve);
+        if free.len() < least {
             self.space().reclaim_all(|page| free.push(page));
         }
-        if free.len() <= reserve {
+        if free.len() < least {
             return None;
         }
-        while let Some(page) = free.pop() {
-            if let Some(writer) = self.space().claim_log(page) {
-                if !mutant!("tsdb.page.word") {
-                    self.set_word(page, use_of.to_word(page));
-                }
-                return Some(writer);
-            }
+        let mut taken = Vec::with_capacity(count);
+        while taken.len() < count {
+            taken.extend(self.space().claim_log(free.pop()?));
         }
-        None
+        Some(taken)
+    }
+
+    /// States the use of a page that was taken. The word is durable with the next fence of this thread.
+    pub(crate) fn put_to_use(&self, writer: &PageWriter, use_of: Use) {
+        if !mutant!("tsdb.page.word") {
+            self.set_word(writer.page(), use_of.to_word(writer.page()));
+        }
     }
 
     /// Pages that are free, or retired.

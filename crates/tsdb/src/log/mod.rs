@@ -193,11 +193,19 @@ impl Log {
         if bytes.len() > Self::record_max(pages) {
             return Err(Error::Input("a name is longer than a page of a log".to_owned()));
         }
-        let need = HEADER + bytes.len().next_multiple_of(8) + END;
-        if self.writer.as_ref().is_none_or(|writer| (writer.remaining() as usize) < need) {
-            self.turn_page(pages, Kind::Start, reserve)?;
+        if !self.has_room(bytes.len()) {
+            pages.set_aside(self.next)?;
+            let writer = pages.take(1, reserve).and_then(|mut taken| taken.pop());
+            let full = || Error::Full("no page is free".to_owned());
+            self.turn_page(pages, Kind::Start, writer.ok_or_else(full)?)?;
         }
         self.put(pages, Kind::Data, bytes)
+    }
+
+    /// True if the page has room for a record of so many bytes, and for its end.
+    fn has_room(&self, len: usize) -> bool {
+        let need = HEADER + len.next_multiple_of(8) + END;
+        self.writer.as_ref().is_some_and(|writer| writer.remaining() as usize >= need)
     }
 
     fn put(&mut self, pages: &Pages, kind: Kind, bytes: &[u8]) -> Result<()> {
@@ -227,14 +235,10 @@ impl Log {
         Ok(())
     }
 
-    /// Ends the page, and begins another.
-    fn turn_page(&mut self, pages: &Pages, kind: Kind, reserve: usize) -> Result<()> {
+    /// Ends the page, and begins this one, whose number is set aside.
+    fn turn_page(&mut self, pages: &Pages, kind: Kind, writer: PageWriter) -> Result<()> {
         let number = self.next;
-        pages.set_aside(number)?;
-        let use_of = Use { role: self.role, number };
-        let Some(writer) = pages.begin(use_of, reserve) else {
-            return Err(Error::Full("no page is free".to_owned()));
-        };
+        pages.put_to_use(&writer, Use { role: self.role, number });
         if self.writer.is_some() {
             self.put(pages, Kind::End, &[])?;
         }
@@ -343,55 +347,74 @@ impl Log {
         pages.give_back(&left);
     }
 
-    /// Writes the log anew, with these records alone. Durable when it returns.
+    /// Writes the log anew, with these records alone, and leaves at least `reserve` free pages. Durable when it returns.
     ///
     /// # Errors
-    /// [`Error::Full`], after which the log is as it was; [`Error::Sync`].
-    pub(crate) fn checkpoint(
+    /// [`Error::Full`], after which the log is as it was, with all its pages; [`Error::Sync`].
+    pub(crate) fn checkpoint<I: Iterator<Item = Vec<u8>>>(
+        &mut self,
+        pages: &Pages,
+        records: impl Fn() -> I,
+        reserve: usize,
+    ) -> Result<()> {
+        let first = self.next;
+        // No page is begun before all are there: what is written must get its end.
+        let count = pages_of(pages, records());
+        pages.set_aside(first + count as u64)?;
+        let taken = pages.take(count, reserve);
+        let full = || Error::Full("too few pages are free to write a log anew".to_owned());
+        let written = self.write_anew(pages, records(), taken.ok_or_else(full)?);
+        if written.is_ok() {
+            self.checkpoint_bytes = self.bytes;
+            self.trim(pages, first);
+        } else if mutant!("tsdb.log.abandon") {
+            // The end may be written, and may need all pages of the checkpoint.
+            let its = self.pages.iter().filter(|(number, _)| *number >= first);
+            pages.give_back(&its.map(|(_, page)| *page).collect::<Vec<_>>());
+        }
+        written
+    }
+
+    fn write_anew(
         &mut self,
         pages: &Pages,
         records: impl Iterator<Item = Vec<u8>>,
+        taken: Vec<PageWriter>,
     ) -> Result<()> {
-        let (first, bytes) = (self.next, self.bytes);
+        let mut taken = taken.into_iter();
+        let mut next = || taken.next().ok_or_else(|| Error::Full("too few pages".to_owned()));
         self.bytes = 0;
-        let write = || {
-            self.turn_page(pages, Kind::StartOfCheckpoint, 0)?;
-            for record in records {
-                self.append(pages, &record, 0)?;
+        self.turn_page(pages, Kind::StartOfCheckpoint, next()?)?;
+        for record in records {
+            if !self.has_room(record.len()) {
+                self.turn_page(pages, Kind::Start, next()?)?;
             }
-            let need = HEADER + END;
-            if self.writer.as_ref().is_none_or(|it| (it.remaining() as usize) < need) {
-                self.turn_page(pages, Kind::Start, 0)?;
-            }
-            // The end of the checkpoint must state that all records before it are durable.
-            self.fence(pages)?;
-            self.put(pages, Kind::EndOfCheckpoint, &[])?;
-            self.fence(pages)
-        };
-        match write() {
-            Ok(()) => {
-                self.checkpoint_bytes = self.bytes;
-                self.trim(pages, first);
-                Ok(())
-            }
-            // No page was begun: the log goes on in the page before.
-            Err(error) if self.next == first => {
-                self.bytes = bytes;
-                Err(error)
-            }
-            // The end may be written, and may need all pages of the checkpoint: their words stay.
-            Err(error @ Error::Sync(_)) if !mutant!("tsdb.log.abandon") => Err(error),
-            Err(error) => {
-                // Without its end nothing behind the start of a checkpoint counts.
-                self.full.clear();
-                self.writer = None;
-                self.bytes = bytes;
-                let at = self.pages.partition_point(|(number, _)| *number < first);
-                let left: Vec<u32> = self.pages.drain(at..).map(|(_, page)| page).collect();
-                pages.give_back(&left);
-                pages.space().fence()?;
-                Err(error)
-            }
+            self.put(pages, Kind::Data, &record)?;
         }
+        if !self.has_room(0) {
+            self.turn_page(pages, Kind::Start, next()?)?;
+        }
+        debug_assert!(next().is_err(), "all pages are needed");
+        // The end of the checkpoint must state that all records before it are durable.
+        self.fence(pages)?;
+        self.put(pages, Kind::EndOfCheckpoint, &[])?;
+        self.fence(pages)
     }
+}
+
+/// The number of pages of a checkpoint of these records; more than there can be free, once there are that many.
+fn pages_of(pages: &Pages, records: impl Iterator<Item = Vec<u8>>) -> usize {
+    let (most, page) = (pages.free_count(), pages.page_len() as usize - (HEADER + 8));
+    let (mut count, mut left) = (1, page);
+    for len in records.map(|record| record.len()).chain([0]) {
+        let len = HEADER + len.next_multiple_of(8);
+        if left < len + END {
+            (count, left) = (count + 1, page);
+        }
+        if count > most {
+            break;
+        }
+        left = left.saturating_sub(len);
+    }
+    count
 }

@@ -59,7 +59,7 @@ fn a_checkpoint_for_which_there_is_no_page_changes_nothing() {
             others.push(page);
         }
         let last = pages.begin(Use { role: Role::Segment, number: 1000 }, 0).expect("the last");
-        let full = log.checkpoint(&pages, std::iter::once(record(9)));
+        let full = log.checkpoint(&pages, || std::iter::once(record(9)), 0);
         assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
         let page = last.page();
         drop(last);
@@ -71,6 +71,32 @@ fn a_checkpoint_for_which_there_is_no_page_changes_nothing() {
         let (records, damage) = found(&path, Role::Catalogue).expect("found");
         assert_eq!((records.len(), damage), (1 + behind as usize, Vec::new()));
     }
+}
+
+/// A later change tries the checkpoint again, and so on: none of them takes a page for good.
+#[test]
+fn a_checkpoint_for_which_there_are_too_few_pages_takes_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = pool_in(&directory);
+    let pages = made(&path);
+    let mut log = Log::new(Role::Catalogue);
+    (0..10).for_each(|at| log.commit(&pages, &record(at), 0).expect("room"));
+    let mut others = Vec::new();
+    for number in 0.. {
+        let Some(page) = pages.begin(Use { role: Role::Segment, number }, 2) else { break };
+        others.push(page);
+    }
+    let before = log.page_count();
+    for at in 0..20 {
+        let full = log.checkpoint(&pages, || (0..10).map(record), 0);
+        assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
+        assert_eq!(pages.free_count() + log.page_count(), before + 2);
+        log.commit(&pages, &[at; 8], 0).expect("room");
+    }
+    assert!(log.page_count() <= before + 1, "{} of {before}", log.page_count());
+    drop((others, log, pages));
+    let (records, damage) = found(&path, Role::Catalogue).expect("found");
+    assert_eq!((records.len(), damage), (30, Vec::new()));
 }
 
 /// Each sync of a checkpoint fails, and the cut behind it takes any of the stores that no sync has covered.
@@ -98,7 +124,7 @@ fn a_checkpoint_whose_sync_has_failed_counts_or_not() {
         if (0..9).any(|at| log.commit(&pages, &record(at), 0).is_err()) {
             continue;
         }
-        let Err(error) = log.checkpoint(&pages, (10..27).map(record)) else { break };
+        let Err(error) = log.checkpoint(&pages, || (10..27).map(record), 0) else { break };
         assert!(matches!(error, Error::Sync(_)), "{error}");
         failures += 1;
         for seed in 0..200 {
@@ -133,7 +159,7 @@ fn a_flipped_bit_in_a_checkpoint_is_said_each_time_and_loses_nothing_else() {
     let pages = made(&path);
     let mut log = Log::new(Role::Manifest);
     (0..9).for_each(|at| log.commit(&pages, &record(at), 0).expect("room"));
-    log.checkpoint(&pages, (10..17).map(record)).expect("room");
+    log.checkpoint(&pages, || (10..17).map(record), 0).expect("room");
     let its: Vec<u32> = log.page_list().collect();
     assert!(its.len() > 1);
     drop((log, pages));

@@ -188,8 +188,13 @@ impl Names {
     /// Writes the log anew if most of it is history.
     fn shorten(&self, log: &mut Log, pages: &Pages) -> Result<()> {
         let is_long = log.bytes > HISTORY && !mutant!("tsdb.names.history");
-        if (is_long && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
-            self.write_anew(log, pages)?;
+        let garbage = self.read().garbage_bytes();
+        if (is_long && garbage > log.bytes / 2) || log.is_sparse(pages) {
+            // As long as there is no room at all, the names are not looked through at each change.
+            let live = log.bytes.saturating_sub(garbage) / u64::from(pages.page_len());
+            if live < pages.free_count() as u64 {
+                self.write_anew(log, pages)?;
+            }
         }
         Ok(())
     }
@@ -197,8 +202,8 @@ impl Names {
     fn write_anew(&self, log: &mut Log, pages: &Pages) -> Result<()> {
         let written = {
             let catalogue = self.read();
-            let records = records(catalogue.changes(), Log::record_max(pages)).map(|it| it.0);
-            log.checkpoint(pages, records)
+            let records = || records(catalogue.changes(), Log::record_max(pages)).map(|it| it.0);
+            log.checkpoint(pages, records, FOR_MANIFEST)
         };
         match written {
             Ok(()) => {
