@@ -113,3 +113,70 @@ fn a_long_query_does_not_make_the_store_full() {
     drop(reader);
     store.check_pages().expect("pages");
 }
+
+/// Values that do not compress: about ten bytes each when they are sealed.
+fn noise(from: i64, count: i64) -> Vec<Point<'static>> {
+    let value = |at: i64| {
+        let bits = at.cast_unsigned().wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        f64::from_bits((bits ^ bits >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 2)
+    };
+    (from..from + count).map(|at| point("m", at, &[("f", value(at))])).collect()
+}
+
+/// The log of a head shares the last pages with what its points take when they are sealed. These pages are too few for
+/// a head of the usual size, and are used all the same.
+#[test]
+fn a_store_is_full_of_sealed_points_and_not_of_rows() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options =
+        Options { sets: 1, size: 1 << 20, page_len: 4096, head_bytes: 1 << 20, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let (mut written, used) = (0, || {
+        let stats = store.stats();
+        stats.used_bytes * 100 / stats.total_bytes
+    });
+    while used() < 55 {
+        store.write("db", None, &noise(written, 500)).expect("written");
+        store.seal().expect("sealed");
+        written += 500;
+    }
+    let full = loop {
+        match store.write("db", None, &noise(written, 100)) {
+            Ok(_) => written += 100,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::Full(_)), "{full}");
+    assert!(used() >= 85, "{:?}", store.stats());
+    assert!(count(&store, "m") >= written as usize);
+    store.check_pages().expect("pages");
+}
+
+/// Each value is a column of its own: it takes five bytes of the log, and more than a hundred when it is sealed.
+#[test]
+fn wide_points_that_were_acknowledged_can_be_sealed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, head_bytes: 1 << 30, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let fields = || (0..100).map(|at| (format!("f{at}").into(), FieldValue::Boolean(true)));
+    let series = |at: i64| SeriesKey::of_text(&format!("m,host=h{at}")).map(SeriesKey::into_owned);
+    let (mut written, mut most) = (0, 0);
+    let full = loop {
+        let series = series(written).expect("a key");
+        let point = Point { series, fields: fields().collect(), time: 1 };
+        match store.write("db", None, &[point]) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        most = most.max(store.stats().head_points);
+    };
+    assert!(matches!(full, Error::Full(_)), "{full}");
+    store.seal().expect("sealed");
+    assert_eq!(store.stats().head_points, 0);
+    assert!(written > 600 && count(&store, "m") >= written as usize, "{written}");
+    // No head was larger than the pool by much.
+    assert!(most * 152 < 16 << 20, "{most}");
+    store.check_pages().expect("pages");
+}

@@ -28,11 +28,11 @@ pub(crate) use last::{LastKey, LastPoint, later};
 pub(crate) use merge::Extent;
 pub(crate) use open::Opening;
 
-use crate::error::Result;
-use crate::head::Head;
+use crate::error::{Error, Result};
+use crate::head::{COLUMN, Head};
 use crate::log::Log;
 use crate::manifest::Manifest;
-use crate::pages::{FOR_SEALING, Pages};
+use crate::pages::{FOR_DROPS, FOR_SEALING, Pages};
 use crate::rows::{Batch, ShardId};
 use crate::segment::Segment;
 use coreplane_pmem::{mutant, spin};
@@ -40,7 +40,7 @@ use last::Lasts;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The data that readers use.
 #[derive(Debug, Clone, Default)]
@@ -91,8 +91,11 @@ pub(crate) struct Set {
     series_drops: AtomicU64,
     /// Shards that cannot be merged.
     damaged: Mutex<BTreeSet<ShardId>>,
-    /// Bytes of the records in the active head.
+    /// The size of the active head: bytes of its records, and [`COLUMN_SHARE`] for each column.
     head_bytes: AtomicU64,
+    /// The log of the head has taken a good part of the pages that it may take: there is more room once its points are
+    /// sealed.
+    is_short: AtomicBool,
     /// Durable data that was found to be damaged.
     pub(crate) damage: Vec<String>,
 }
@@ -115,9 +118,35 @@ impl Set {
         [spin::lock(&self.merging), spin::lock(&self.sealing)]
     }
 
-    /// Bytes of the records in the active head.
+    /// The size of the active head, in bytes.
     pub(crate) fn head_bytes(&self) -> u64 {
         self.head_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True if points are to be sealed though their head is small, since its log lacks pages.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Pages that the points of heads take at most when they are sealed: full ones, and the last ones of segments, one
+    /// for each shard.
+    fn unsealed_pages(&self, log: &Log) -> (usize, usize) {
+        let view = self.view();
+        let heads = view.frozen.iter().map(|(head, _)| head).chain([&view.active]);
+        let (mut bytes, mut shards) = (0, 0);
+        for head in heads {
+            let head = spin::read(head);
+            (bytes, shards) = (bytes + head.sealed_bytes(), shards + head.shards());
+        }
+        let pages = bytes.div_ceil(u64::from(self.pages.page_len())) as usize;
+        (log.page_count().max(pages), shards)
+    }
+
+    /// Notes whether sealing would make room that the log of the head needs; `is_full` if it has got no page.
+    fn note_room(&self, log: &Log, is_full: bool) {
+        let (pages, shards) = self.unsealed_pages(log);
+        let is_little = is_full || self.pages.free_count() <= FOR_SEALING + 2 * (pages + shards);
+        self.is_short.store(is_little && pages > shards.max(1), Ordering::Relaxed);
     }
 
     /// Notes that series were dropped whose points may still be there.
@@ -168,21 +197,28 @@ impl Set {
     /// otherwise once [`Set::finish`] of the returned generation has returned.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full) and [`Error::Sync`](crate::Error::Sync), after which some of the rows may
-    /// be there.
+    /// [`Error::Full`] and [`Error::Sync`], after which some of the rows may be there.
     pub(crate) fn append(&self, batch: Batch) -> Result<u64> {
         let mut held = spin::lock(&self.log);
         self.pages.space().check_sync()?;
         let log = &mut held.log;
-        let reserve = FOR_SEALING + log.page_count();
+        let (pages, shards) = self.unsealed_pages(log);
+        let (pages, before) = (pages + shards, log.page_count());
         let mut records = batch.records();
         let mut appended = 0;
-        let outcome = records.try_for_each(|record| {
-            log.append(&self.pages, record, reserve)?;
-            appended += 1;
-            Ok(())
-        });
+        // Rows with many columns need more pages when they are sealed than in the log.
+        let outcome = match self.pages.free_count() < FOR_DROPS + pages {
+            true => Err(Error::Full("no page is left for points to be sealed".to_owned())),
+            false => records.try_for_each(|record| {
+                log.append(&self.pages, record, FOR_SEALING + pages)?;
+                appended += 1;
+                Ok(())
+            }),
+        };
         drop(records);
+        if outcome.is_err() || log.page_count() > before {
+            self.note_room(log, outcome.is_err());
+        }
         if appended == 0 {
             return outcome.map(|()| 0);
         }
@@ -192,11 +228,11 @@ impl Set {
         self.head_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
         if self.pages.space().fences_at_once() {
             if mutant!("tsdb.publish.early") {
-                publish(&head, &batch);
+                self.publish(&head, &batch);
             }
             log.fence(&self.pages)?;
             if !mutant!("tsdb.publish.early") {
-                publish(&head, &batch);
+                self.publish(&head, &batch);
             }
             return outcome.map(|()| 0);
         }
@@ -222,7 +258,7 @@ impl Set {
     /// Waits until the appended records are durable, and publishes them, with all that came before.
     ///
     /// # Errors
-    /// [`Error::Sync`](crate::Error::Sync), also at all later calls.
+    /// [`Error::Sync`], also at all later calls.
     pub(crate) fn finish(&self, generation: u64) -> Result<()> {
         if self.pages.space().fences_at_once() {
             return Ok(());
@@ -232,15 +268,25 @@ impl Set {
         }
         let mut log = spin::lock(&self.log);
         while let Some(first) = log.waiting.pop_front_if(|it| it.generation <= generation) {
-            publish(&first.head, &first.batch);
+            self.publish(&first.head, &first.batch);
             log.log.note_durable(first.place);
         }
         Ok(())
     }
+
+    /// Lets readers see the records of a batch. The caller has the lock of the log.
+    fn publish(&self, head: &Arc<RwLock<Head>>, batch: &Batch) {
+        let mut held = spin::write(head);
+        let before = held.columns();
+        batch.records().for_each(|record| held.take_in(record, |_, _| true));
+        let columns = held.columns() - before;
+        drop(held);
+        if Arc::ptr_eq(head, &self.view().active) {
+            self.head_bytes.fetch_add(columns * COLUMN_SHARE, Ordering::Relaxed);
+        }
+    }
 }
 
-/// Lets readers see the records of a batch.
-fn publish(head: &RwLock<Head>, batch: &Batch) {
-    let mut head = spin::write(head);
-    batch.records().for_each(|record| head.take_in(record, |_, _| true));
-}
+/// The share of a column in the size of a head. A head of many columns with few points takes several times the bytes of
+/// its records, in DRAM and when it is sealed: so it takes not many times the bytes at which it is sealed.
+const COLUMN_SHARE: u64 = COLUMN / 4;

@@ -1,6 +1,6 @@
 //! Makes a queue set, and finds it again.
 
-use super::{HeadLog, Set, View};
+use super::{COLUMN_SHARE, HeadLog, Set, View};
 use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::log::{Log, Recovered};
@@ -10,11 +10,11 @@ use crate::rows::ShardId;
 use crate::segment::{Info, LOST, Segment, of_use};
 use crate::set::last::Lasts;
 use crate::set::seal::IsLive;
-use coreplane_pmem::{Pool, Recovery, mutant};
+use coreplane_pmem::{Pool, Recovery, mutant, spin};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// A pool whose table of pages is read, and nothing else yet.
 #[derive(Debug)]
@@ -76,9 +76,9 @@ impl Opening {
         damage.extend(pages.unknown.iter().map(|page| format!("the use of page {page}")));
         drop(recovery);
         pages.space().fence()?;
-        let head_bytes = AtomicU64::new(head.bytes);
+        let head_bytes = AtomicU64::new(head.bytes + head.columns() * COLUMN_SHARE);
         let view = View { active: Arc::new(RwLock::new(head)), frozen: None, segments };
-        Ok(Set {
+        let set = Set {
             pages,
             log: Mutex::new(HeadLog { log, waiting: VecDeque::new() }),
             manifest: Mutex::new(manifest),
@@ -90,8 +90,11 @@ impl Opening {
             series_drops: AtomicU64::new(0),
             damaged: Mutex::default(),
             head_bytes,
+            is_short: AtomicBool::new(false),
             damage,
-        })
+        };
+        set.note_room(&spin::lock(&set.log).log, false);
+        Ok(set)
     }
 
     /// The segments of the manifest, and a number that no segment has had. Pages of other segments are given up.

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 pub(crate) type IsLive<'l> = &'l dyn Fn(ShardId, u32) -> bool;
 
 impl Set {
-    /// Seals the points of the head, unless its records have fewer than `bytes_min` bytes; true if there was
+    /// Seals the points of the head, unless it has fewer than `bytes_min` bytes; true if there was
     /// anything to seal.
     ///
     /// # Errors
@@ -84,6 +84,7 @@ impl Set {
         let mut log = spin::lock(&self.log);
         let HeadLog { log, .. } = &mut *log;
         log.trim(&self.pages, cut);
+        self.note_room(log, false);
     }
 
     /// A segment without points of series that were gone after so many drops.

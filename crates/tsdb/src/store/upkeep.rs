@@ -108,8 +108,12 @@ impl Shared {
         names.is_shard_live(shard) && names.is_series_live(series)
     }
 
-    /// Bytes at which the head of this set is sealed: a small pool has no room for large heads.
+    /// Bytes at which the head of this set is sealed: a small pool has no room for large heads, nor has one that is
+    /// almost full.
     fn head_bytes_max(&self, set: &Set) -> u64 {
+        if set.is_short() {
+            return 1;
+        }
         let pool = set.pages.usable() * u64::from(set.pages.page_len());
         self.options.head_bytes.min(pool / 4).max(1)
     }
@@ -278,8 +282,10 @@ impl Store {
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         let shared = &self.shared;
-        let is_crowded =
-            |set: &Set| set.head_bytes() >= shared.head_bytes_max(set).saturating_mul(CROWD);
+        // A small head waits for the pages of the log whose points are being sealed.
+        let is_crowded = |set: &Set| {
+            set.is_short() || set.head_bytes() >= shared.head_bytes_max(set).saturating_mul(CROWD)
+        };
         // Without room to seal no writer waits: the next write gets the error.
         self.upkeep.is_some()
             && shared.sets.iter().any(is_crowded)
@@ -288,7 +294,8 @@ impl Store {
 
     /// Asks for sealing where a set has enough points; waits where a set has far too many.
     pub(super) fn make_room(&self, patience: &mut Patience) -> Result<()> {
-        let is_due = |set: &Set| set.head_bytes() >= self.shared.head_bytes_max(set);
+        let is_due =
+            |set: &Set| set.is_short() || set.head_bytes() >= self.shared.head_bytes_max(set);
         if !self.shared.sets.iter().any(is_due) {
             return Ok(());
         }
@@ -303,6 +310,7 @@ impl Store {
             self.shared.bell.changed.wait_for(&mut state, turn);
             drop(state);
             patience.left = patience.left.saturating_sub(since.elapsed());
+            self.shared.ring();
         }
         Ok(())
     }

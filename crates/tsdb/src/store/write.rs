@@ -82,7 +82,14 @@ impl Store {
         patience: &mut Patience,
     ) -> Result<Outcome> {
         self.shared.check_upkeep()?;
-        let outcome = self.shared.write(database, policy, points)?;
+        let mut outcome = self.shared.write(database, policy, points);
+        let is_short = || self.shared.sets.iter().any(Set::is_short) && self.trouble().is_none();
+        if matches!(outcome, Err(Error::Full(_))) && is_short() {
+            // There is room once the points of heads are sealed. Those that are written already are written again.
+            self.make_room(patience)?;
+            outcome = self.shared.write(database, policy, points);
+        }
+        let outcome = outcome?;
         self.make_room(patience)?;
         Ok(outcome)
     }
