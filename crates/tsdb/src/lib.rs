@@ -27,7 +27,8 @@
 //!   No number is given twice, so it does not come back.
 //! - Checksums verify all data that is read. Damage to durable data is distinguished from data that was never
 //!   acknowledged.
-//! - Memory is bounded: by the maximum number of series, by the size of heads, by the budget of a query.
+//! - Memory is bounded: by the limits of series and of the memory of names, by the size of heads, by the budget of a
+//!   query.
 //!
 //! # Departures from the paper
 //!

@@ -4,10 +4,12 @@
 //! otherwise get the same number.
 
 use super::change::Change;
-use super::measurement::{Field, Measurement};
+use super::measurement::Field;
 use super::name::{check_key, check_name};
 use super::policy::{Policy, check_time};
-use super::{Catalogue, DatabaseId};
+use super::postings::Postings;
+use super::series::{cost_of, parts, unescaped};
+use super::{Catalogue, DatabaseId, MeasurementId};
 use crate::error::{Error, Result};
 use crate::point::FIELDS_MAX;
 use crate::value::FieldType;
@@ -148,7 +150,7 @@ impl Catalogue {
     /// Checks that a measurement with `count` fields can have another one of this name.
     ///
     /// # Errors
-    /// [`Error::Input`]: the name; [`Error::Limit`].
+    /// [`Error::Input`]: the name; [`Error::Limit`]: there are too many.
     pub(crate) fn check_field(&self, measurement: &str, count: usize, name: &str) -> Result<()> {
         check_key(name).map_err(Error::Input)?;
         let max = self.limits.fields_max;
@@ -157,20 +159,35 @@ impl Catalogue {
                 format!("max-fields-per-measurement limit exceeded on {measurement:?}: ({max})");
             return Err(Error::Limit(what));
         }
-        self.check_room(Measurement::cost_of_field(name))
+        Ok(())
     }
 
     /// Checks that there can be another series, beside `to_come` others that are not made yet.
     ///
     /// # Errors
-    /// [`Error::Input`]: the key; [`Error::Limit`].
+    /// [`Error::Input`]: the key; [`Error::Limit`]: there are too many.
     pub(crate) fn check_series(&self, key: &str, to_come: usize) -> Result<()> {
         check_key(key).map_err(Error::Input)?;
         let max = self.limits.series_max;
         if (self.series_count() + to_come) as u64 >= max {
             return Err(Error::Limit(format!("max-series-per-database limit exceeded: ({max})")));
         }
-        self.check_room(0)
+        Ok(())
+    }
+
+    /// The approximate bytes of DRAM that another series of a measurement takes, which may not be made yet. `is_new` is
+    /// asked about tag keys, and about tags, that the measurement does not have.
+    pub(crate) fn cost_of_series(
+        &self,
+        measurement: MeasurementId,
+        key: &str,
+        is_new: &mut dyn FnMut(&str, Option<&str>) -> bool,
+    ) -> usize {
+        let Some((_, tags)) = parts(key) else { return 0 };
+        let its = cost_of(key, unescaped(&tags).map(|it| it.len()));
+        let none = Postings::default();
+        let postings = self.measurement_by_id(measurement).map_or(&none, |it| &it.postings);
+        its + postings.cost_of(&self.hasher, &tags, is_new)
     }
 
     /// Checks that a point can have this time.
@@ -187,7 +204,10 @@ impl Catalogue {
     }
 
     /// Checks that there is room in DRAM for about `bytes` more.
-    pub(super) fn check_room(&self, bytes: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub(crate) fn check_room(&self, bytes: usize) -> Result<()> {
         let max = self.limits.bytes_max;
         if self.cost.saturating_add(bytes) > max {
             return Err(Error::Limit(format!("max-names-memory limit exceeded: ({max} bytes)")));

@@ -44,11 +44,16 @@ impl Measurement {
     /// The approximate bytes of DRAM of the measurement, without its fields and series, which are counted
     /// separately.
     pub(super) fn cost(&self) -> usize {
-        COST + self.name.len() + self.postings.cost()
+        Self::cost_of(&self.name) + self.postings.cost()
+    }
+
+    /// The approximate bytes of DRAM of a measurement without series.
+    pub(crate) fn cost_of(name: &str) -> usize {
+        COST + name.len()
     }
 
     /// The approximate bytes of DRAM of a field.
-    pub(super) fn cost_of_field(name: &str) -> usize {
+    pub(crate) fn cost_of_field(name: &str) -> usize {
         FIELD_COST + name.len()
     }
 

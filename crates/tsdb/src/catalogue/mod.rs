@@ -40,6 +40,7 @@ pub(crate) use measurement::Measurement;
 pub use policy::Policy;
 pub(crate) use policy::Shard;
 pub use series::{Series, SeriesTags};
+pub(crate) use transition::SHARD_COST;
 
 use hashbrown::{HashMap, HashTable};
 use page::Pages;

@@ -91,6 +91,28 @@ impl Postings {
         self.keys.get(key)
     }
 
+    /// The approximate bytes of DRAM that another series with these tags takes here. `is_new` is asked about tag keys, and
+    /// about tags, that are not here.
+    pub(super) fn cost_of(
+        &self,
+        hasher: &Hasher,
+        tags: &Tags<'_>,
+        is_new: &mut dyn FnMut(&str, Option<&str>) -> bool,
+    ) -> usize {
+        let mut cost = ID_COST * (1 + tags.len());
+        for (key, value) in tags {
+            let values = self.keys.get(&**key);
+            if values.is_none() && is_new(key, None) {
+                cost += KEY_COST + key.len();
+            }
+            let is_there = values.is_some_and(|it| !it.ids(hasher, value).is_empty());
+            if !is_there && is_new(key, Some(value)) {
+                cost += VALUE_COST + value.len();
+            }
+        }
+        cost
+    }
+
     /// Adds a series, whose number is greater than all others, with its tags.
     pub(super) fn insert(&mut self, hasher: &Hasher, id: SeriesId, tags: &Tags<'_>) {
         push(&mut self.all, id);

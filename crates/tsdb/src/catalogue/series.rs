@@ -108,9 +108,13 @@ impl Series {
 
     /// The approximate bytes of DRAM of the series and of its place in the table of keys, without postings.
     pub(super) fn cost(&self) -> usize {
-        let unescaped = self.unescaped.as_ref().map_or(0, |it| UNESCAPED_COST + it.0.len());
-        SERIES_COST + self.key.len() + unescaped
+        cost_of(&self.key, self.unescaped.as_ref().map(|it| it.0.len()))
     }
+}
+
+/// The same of a series with this key, and bytes of an unescaped text if it has one.
+pub(super) fn cost_of(key: &str, unescaped: Option<usize>) -> usize {
+    SERIES_COST + key.len() + unescaped.map_or(0, |len| UNESCAPED_COST + len)
 }
 
 /// Bytes of DRAM of a series beside its text, about: the object, its places in tables, and the entry of its device.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Bytes of DRAM of a database, a policy and a shard, about.
 const DATABASE_COST: usize = 512;
 const POLICY_COST: usize = 256;
-const SHARD_COST: usize = 128;
+pub(crate) const SHARD_COST: usize = 128;
 
 fn damage(what: impl std::fmt::Display) -> Error {
     Error::Damage(format!("log of names: {what}"))

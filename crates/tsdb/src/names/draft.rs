@@ -2,13 +2,15 @@
 
 use super::devices::Devices;
 use crate::catalogue::{
-    Catalogue, Change, DatabaseId, Field, MeasurementId, Next, PolicyId, Shard, type_conflict,
+    Catalogue, Change, DatabaseId, Field, Measurement, MeasurementId, Next, PolicyId, SHARD_COST,
+    Shard, type_conflict,
 };
 use crate::error::{Error, Result};
 use crate::point::SeriesKey;
 use crate::rows::FIELDS_MAX;
 use crate::value::FieldType;
 use hashbrown::{HashMap, HashSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +29,10 @@ pub(crate) struct Draft<'c> {
     field_counts: HashMap<MeasurementId, usize>,
     series: HashSet<(DatabaseId, Box<str>)>,
     shards: Vec<Shard>,
+    /// Hashes of the tag keys and of the tags of these series, with their measurements.
+    tags: HashSet<u64>,
+    /// Bytes of DRAM that the drawn names will take, about.
+    cost: usize,
 }
 
 impl<'c> Draft<'c> {
@@ -41,6 +47,8 @@ impl<'c> Draft<'c> {
             field_counts: HashMap::new(),
             series: HashSet::new(),
             shards: Vec::new(),
+            tags: HashSet::new(),
+            cost: 0,
         }
     }
 
@@ -69,17 +77,25 @@ impl<'c> Draft<'c> {
         if !self.catalogue.is_database_live(database) {
             return Err(Error::NotFound("the database is gone".to_owned()));
         }
-        let (before, next) = (self.changes.len(), self.next);
+        let before = (self.changes.len(), self.next, self.cost);
         let drawn = self.names_of(database, key, fields, interval);
         if drawn.is_err() {
-            self.undo(before, next);
+            self.undo(before);
         }
         drawn
     }
 
+    /// Adds bytes of DRAM, if there is room for them.
+    fn spend(&mut self, bytes: usize) -> Result<()> {
+        let cost = self.cost.saturating_add(bytes);
+        self.catalogue.check_room(cost)?;
+        self.cost = cost;
+        Ok(())
+    }
+
     /// Undoes the changes behind the first `before` ones.
-    fn undo(&mut self, before: usize, next: Next) {
-        self.next = next;
+    fn undo(&mut self, (before, next, cost): (usize, Next, usize)) {
+        (self.next, self.cost) = (next, cost);
         for change in self.changes.drain(before..) {
             match change {
                 Change::Measurement { database, name, .. } => {
@@ -127,6 +143,7 @@ impl<'c> Draft<'c> {
         if let Some(id) = self.measurements.get(&key) {
             return Ok(*id);
         }
+        self.spend(Measurement::cost_of(name))?;
         let id = draw(&mut self.next.measurement)?;
         let name = Arc::clone(&key.1);
         self.changes.push(Change::Measurement { id, database, name });
@@ -149,17 +166,18 @@ impl<'c> Draft<'c> {
                 false => Err(type_conflict(its_name, known, of)),
             };
         }
-        let count = self.field_counts.entry(measurement).or_insert(0);
         if self.next.field >= FIELDS_MAX {
             return Err(Error::Limit("no number of a field is left".to_owned()));
         }
-        let before = there.map_or(0, |it| it.fields().len()) + *count;
+        let drawn = self.field_counts.get(&measurement).copied().unwrap_or(0);
+        let before = there.map_or(0, |it| it.fields().len()) + drawn;
         self.catalogue.check_field(its_name, before, name)?;
-        *count += 1;
+        self.spend(Measurement::cost_of_field(name))?;
         let field =
             Field { id: draw(&mut self.next.field)?, name: Arc::clone(&key.1), field_type: of };
         let (id, name) = (field.id, Arc::clone(&key.1));
         self.changes.push(Change::Field { id, measurement, name, field_type: of });
+        *self.field_counts.entry(measurement).or_insert(0) += 1;
         self.fields.insert(key, field);
         Ok(())
     }
@@ -178,6 +196,16 @@ impl<'c> Draft<'c> {
             return Ok(());
         }
         self.catalogue.check_series(key, self.series.len())?;
+        let mut tags = Vec::new();
+        let is_new = &mut |key: &str, value: Option<&str>| {
+            let hash = self.tags.hasher().hash_one((measurement, key, value));
+            let is_new = !self.tags.contains(&hash);
+            tags.extend(is_new.then_some(hash));
+            is_new
+        };
+        let cost = self.catalogue.cost_of_series(measurement, key, is_new);
+        self.spend(cost)?;
+        self.tags.extend(tags);
         let id = draw(&mut self.next.series)?;
         let set = self.devices.set_of(key, interval);
         self.changes.push(Change::Series { id, measurement, set, key: Box::from(key) });
@@ -197,6 +225,7 @@ impl<'c> Draft<'c> {
         let Some((start, end)) = self.catalogue.shard_window(policy, time) else {
             return Err(Error::NotFound("the retention policy is gone".to_owned()));
         };
+        self.spend(SHARD_COST)?;
         let id = draw(&mut self.next.shard)?;
         self.changes.push(Change::Shard { id, policy, start, end });
         self.shards.push(Shard { id, policy, start, end });

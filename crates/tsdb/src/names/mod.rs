@@ -44,10 +44,10 @@ const HISTORY: u64 = 256 << 10;
 
 impl Names {
     /// The names of a new store.
-    pub(crate) fn new(series_max: u64, policy: Policy, sets: usize) -> Self {
+    pub(crate) fn new(limits: Limits, policy: Policy, sets: usize) -> Self {
         Self {
             log: Mutex::new(Log::new(Role::Catalogue)),
-            catalogue: RwLock::new(Catalogue::new(Limits { series_max, ..Limits::default() })),
+            catalogue: RwLock::new(Catalogue::new(limits)),
             devices: Mutex::new(Devices::new(policy, sets)),
             refused: Vec::new(),
         }
@@ -271,7 +271,7 @@ mod tests {
         let options = Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto);
         let pool = Pool::create(&directory.path().join("pool"), &options).expect("a pool");
         let pages = Pages::open(pool, true).expect("pages").0;
-        let names = Names::new(1 << 20, Policy::Rate, 4);
+        let names = Names::new(Limits::default(), Policy::Rate, 4);
         let made = names.change(&pages, |draft| {
             draft.push(draft.catalogue.database_changes("db")?);
             Ok(())
@@ -310,7 +310,7 @@ mod tests {
         let path = directory.path().join("pool");
         let pool = Pool::create(&path, &options).expect("a pool");
         let pages = Pages::open(pool, true).expect("pages").0;
-        let names = Names::new(1 << 20, Policy::Rate, 1);
+        let names = Names::new(Limits::default(), Policy::Rate, 1);
         let database = |id, name: &str| Change::Database { id, name: name.into() };
         // The second change has a number that is given already.
         let drawn = names.change(&pages, |draft| {
@@ -333,7 +333,7 @@ mod tests {
         let mut recovery = pages.space().recovery().expect("the first");
         let list = used.iter().filter(|(_, it)| it.role == Role::Catalogue);
         let list = list.map(|(page, it)| (it.number, *page)).collect();
-        let mut again = Names::new(1 << 20, Policy::Rate, 1);
+        let mut again = Names::new(Limits::default(), Policy::Rate, 1);
         let place = (&pages, &mut recovery);
         again
             .recover(|visit| Ok(Log::recover(place, Role::Catalogue, list, 0, visit)?.log))

@@ -43,7 +43,10 @@ pub struct Options {
     pub interval_tag: Option<String>,
     /// The maximum number of series.
     pub series_max: u64,
-    /// The points in the log of a set are sealed from so many bytes on.
+    /// The maximum of bytes of DRAM for all names, as [`Stats::names_bytes`] counts them. An opening does not look at it.
+    pub names_bytes: u64,
+    /// The points in the log of a set are sealed from so many bytes on, to which each field of a series in a shard adds
+    /// 38: it takes more of DRAM than of the log.
     pub head_bytes: u64,
     /// Bytes of DRAM for the cache of last values of sealed points, of all sets together. Values that were asked
     /// for are cached; each counts as 112 bytes and takes from about half of that to all of it. Once the cache is
@@ -62,6 +65,7 @@ impl Default for Options {
             policy: Policy::default(),
             interval_tag: None,
             series_max: 1_000_000,
+            names_bytes: 1 << 30,
             head_bytes: 32 << 20,
             last_bytes: 128 << 20,
             page_len: 128 << 10,

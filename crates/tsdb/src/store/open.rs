@@ -6,6 +6,7 @@
 
 use super::scrub::Counts;
 use super::{Bell, Options, Shared, Store};
+use crate::catalogue::Limits;
 use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::pages::{Pages, Role};
@@ -170,7 +171,9 @@ impl Store {
     /// Finds catalogue and queue sets in pools.
     fn over(mut openings: Vec<Opening>, options: &Options) -> Result<Self> {
         let sets = openings.len();
-        let mut names = Names::new(options.series_max, options.policy, sets);
+        let bytes_max = usize::try_from(options.names_bytes).unwrap_or(usize::MAX);
+        let limits = Limits { series_max: options.series_max, bytes_max, ..Limits::default() };
+        let mut names = Names::new(limits, options.policy, sets);
         let first = openings.first_mut();
         let first = first.ok_or_else(|| Error::Pools("the store has no queue set".to_owned()))?;
         names.recover(|visit| first.log(Role::Catalogue, 0, visit))?;
