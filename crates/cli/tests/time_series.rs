@@ -278,6 +278,25 @@ fn series_without_end_are_refused_and_the_others_stay() -> Outcome<()> {
     series.finish(served)
 }
 
+#[test]
+fn names_that_take_too_much_memory_are_refused_and_exported_names_are_not() -> Outcome<()> {
+    let series = Series::new(Place::in_memory()?, "auto")?;
+    let served = series.serve(&["--names-memory-max", "64KiB"])?;
+    let lines: String = (0..1000).map(|at| format!("m,t{at}={at} v=1 1\n")).collect();
+    let (status, body) = ask(&served.address, "POST", "/write?db=opentsdb", &lines)?;
+    let reason = "partial write: max-names-memory limit exceeded: (65536 bytes) dropped=";
+    assert!(status == 400 && body.contains(reason), "{status} {body}");
+    let counted = query(&served.address, "SELECT count(v) FROM m")?;
+    assert!(counted.contains("\"count\""), "{counted}");
+    series.finish(served)?;
+    // The limit is the server's. A backup can be restored whatever it was.
+    let file = series.place.argument("lines")?;
+    std::fs::write(&file, &lines)?;
+    let arguments = ["--database", "d", "--balance", "hash", "--interval-tag", "interval", &file];
+    assert_eq!(series.expect(0, "import", &arguments)?, "1000 points written, 0 refused\n");
+    Ok(())
+}
+
 /// A number of 40 bits that looks random.
 fn scattered(number: u64) -> u64 {
     // Two rounds: multiples of one number would compress to almost nothing.

@@ -123,6 +123,9 @@ pub(crate) struct TsServe {
     /// Series that there may be.
     #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
     pub(crate) series_max: u64,
+    /// Bytes of DRAM that names may take: those of series, tags and fields.
+    #[arg(long, default_value = "1GiB", value_parser = terms::size, value_name = "SIZE")]
+    pub(crate) names_memory_max: u64,
     /// Hundredths of a core that the scrub takes at most, which reads all that is sealed, and says what is damaged; 0: no scrub.
     #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
     pub(crate) scrub_percent: u8,
@@ -172,6 +175,9 @@ pub(crate) struct SeriesBeside {
     /// Series that there may be.
     #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
     pub(crate) ts_series_max: u64,
+    /// Bytes of DRAM that names may take: those of series, tags and fields.
+    #[arg(long, default_value = "1GiB", value_parser = terms::size, value_name = "SIZE")]
+    pub(crate) ts_names_memory_max: u64,
     /// Hundredths of a core that the scrub of time series takes at most; 0: no scrub.
     #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
     pub(crate) ts_scrub_percent: u8,
@@ -240,6 +246,12 @@ pub(crate) struct TsImport {
     /// The retention policy [default: that of a heading, or of the database].
     #[arg(long)]
     pub(crate) policy: Option<String>,
+    /// How the queue set of a new device is chosen, which stays: rate, paper, pid, hash (`ts serve --help` has them).
+    #[arg(long, default_value = "rate", value_name = "POLICY")]
+    pub(crate) balance: Policy,
+    /// The tag that states the sampling interval of a device, as 10ms [default: none; it is measured].
+    #[arg(long, value_name = "KEY")]
+    pub(crate) interval_tag: Option<String>,
     /// The unit of times: n, u, ms, s, m, h.
     #[arg(long, default_value = "n")]
     pub(crate) precision: String,

@@ -56,9 +56,21 @@ fn is_there(path: &Path, media: &MediaChoice) -> Result<bool, Failure> {
     Store::is_there(path, media).map_err(|error| failure_of(&error, path))
 }
 
+/// The options of a command that opens a store by itself. The limits of names are the server's, which it does not know;
+/// and what is over by the policies of the store stays, since the command may be there to rescue it.
+fn offline(media: &MediaChoice) -> Options {
+    Options {
+        media: media.clone(),
+        series_max: u64::MAX,
+        names_bytes: u64::MAX,
+        upkeep: false,
+        ..Options::default()
+    }
+}
+
 /// Opens a store that must exist, and says what in it is damaged.
-fn open_there(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
-    let store = find(path, media)?;
+fn open_there(path: &Path, options: &Options) -> Result<Store, Failure> {
+    let store = find(path, options)?;
     say_damage(&store, path);
     Ok(store)
 }
@@ -71,21 +83,19 @@ fn say_damage(store: &Store, path: &Path) {
 }
 
 /// Opens a store that must exist.
-fn find(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
-    if !is_there(path, media)? {
+fn find(path: &Path, options: &Options) -> Result<Store, Failure> {
+    if !is_there(path, &options.media)? {
         let message = format!(
             "{}: there is no time-series store; `coreplane ts serve --pool {0}` makes one",
             path.display()
         );
         return Err(Failure::new(UNUSABLE, message));
     }
-    // The options of `ts serve` are not known here: the default limit of series applies.
-    let options = Options { media: media.clone(), ..Options::default() };
-    Store::open(path, &options).map_err(|error| failure_of(&error, path))
+    Store::open(path, options).map_err(|error| failure_of(&error, path))
 }
 
 fn open(pool: &TsPool) -> Result<Store, Failure> {
-    open_there(&pool.pool, &pool.media)
+    open_there(&pool.pool, &offline(&pool.media))
 }
 
 /// A server of time series, which ends in an orderly way when it is dropped.
@@ -156,6 +166,7 @@ fn start(
         policy: serve.balance,
         interval_tag: serve.interval_tag.clone(),
         series_max: serve.series_max,
+        names_bytes: serve.names_memory_max,
         last_bytes: serve.last_memory_max,
         ..Options::default()
     };
@@ -219,6 +230,7 @@ pub(crate) fn beside(
         balance: series.ts_balance,
         interval_tag: series.ts_interval_tag.clone(),
         series_max: series.ts_series_max,
+        names_memory_max: series.ts_names_memory_max,
         scrub_percent: series.ts_scrub_percent,
         query_threads: series.ts_query_threads,
         last_memory_max: series.ts_last_memory_max,
@@ -295,7 +307,7 @@ fn names_of(store: &Store) -> Vec<String> {
 
 fn verify(TsAsked { pool, json }: &TsAsked) -> Outcome {
     // The verdict has the damage of the open, too.
-    let store = find(&pool.pool, &pool.media)?;
+    let store = find(&pool.pool, &offline(&pool.media))?;
     let bar = Bar::new("verify", 0, false);
     let found = store.verify(&mut |done, total| {
         bar.show(coreplane::admin::Progress { stage: "verify", done, total });
@@ -334,4 +346,16 @@ fn grow(grow: &TsGrow) -> Outcome {
         writeln!(io::stdout(), "{} has {} now", path.display(), terms::human(total))?;
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_no_limits_of_names_and_drops_nothing() {
+        let options = offline(&MediaChoice::Auto);
+        assert_eq!((options.series_max, options.names_bytes), (u64::MAX, u64::MAX));
+        assert!(!options.upkeep);
+    }
 }

@@ -54,6 +54,9 @@ pub struct Options {
     pub last_bytes: u64,
     /// Bytes of a page, when pools are made: a power of two; no string can be longer.
     pub page_len: u32,
+    /// Points are sealed, merged and dropped when they are over, in the background. Without it a store can be read as it
+    /// is, whatever its policies say; the thread of a writer seals.
+    pub upkeep: bool,
 }
 
 impl Default for Options {
@@ -69,6 +72,7 @@ impl Default for Options {
             head_bytes: 32 << 20,
             last_bytes: 128 << 20,
             page_len: 128 << 10,
+            upkeep: true,
         }
     }
 }

@@ -107,7 +107,9 @@ impl Store {
             true => Self::find(directory, options)?,
         };
         let mut store = Self::over(openings, options)?;
-        store.begin_upkeep()?;
+        if options.upkeep {
+            store.begin_upkeep()?;
+        }
         Ok(store)
     }
 

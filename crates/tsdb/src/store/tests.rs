@@ -2,7 +2,7 @@
 //! dropped.
 
 use super::{Options, Store};
-use crate::catalogue::{Series, TagFilter};
+use crate::catalogue::{Policy, Series, TagFilter};
 use crate::error::{Error, Result};
 use crate::pace::Ends;
 use crate::point::{FieldValue, Point, SeriesKey};
@@ -96,6 +96,38 @@ fn sim() -> Sim {
     let options =
         SimOptions { spaces: 1, len, max_len: len, page_size, own_epochs, ..SimOptions::default() };
     Sim::new(&options).expect("memory")
+}
+
+/// A copy of pools that is older than its policies.
+#[test]
+fn a_store_without_upkeep_is_read_as_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let point = |at: i64| Point {
+        series: SeriesKey::of_text("m,host=a").expect("a key"),
+        fields: [("f".into(), FieldValue::Integer(at))].into_iter().collect(),
+        time: at,
+    };
+    let options = Options { sets: 1, size: 1 << 20, page_len: 4096, ..Options::default() };
+    {
+        let store = Store::open(&path, &options).expect("a store");
+        store.set_clock(1);
+        store.create_database("d").expect("a database");
+        let (name, hour) = ("autogen".to_owned(), 3_600_000_000_000);
+        let policy = Policy { name, duration_ns: hour, shard_ns: hour, is_default: true };
+        store.put_policy("d", &policy).expect("a policy");
+        store.write("d", None, &[1, 2, 3].map(point)).expect("written");
+    }
+    let quiet = Options { upkeep: false, ..options.clone() };
+    let store = Store::open(&path, &quiet).expect("opened");
+    assert!(store.upkeep.is_none());
+    store.shared.note_dropped_series();
+    assert_eq!((count(&store), store.stats().series), (3, 1));
+    drop(store);
+    let store = Store::open(&path, &options).expect("opened");
+    assert!(store.upkeep.is_some());
+    store.expire().expect("dropped");
+    assert_eq!(store.stats().series, 0, "the policy is over");
 }
 
 /// Points are sealed during the merge, while the lock of merges is held.

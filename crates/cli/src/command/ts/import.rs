@@ -4,13 +4,13 @@
 //! megabytes, however long it is.
 
 use super::lines::{Ends, Heading};
-use super::{failure_of, open};
+use super::{failure_of, offline, open_there};
 use crate::arguments::TsImport;
 use crate::failure::{Failure, Outcome, REFUSED};
 use crate::input::input;
 use coreplane_tsdb::influxql::{self, Limits, Request};
 use coreplane_tsdb::line::{self, Precision};
-use coreplane_tsdb::{Point, Result, Store};
+use coreplane_tsdb::{Options, Point, Result, Store};
 use flate2::read::MultiGzDecoder;
 use std::io::{self, BufRead, Read, Write};
 use std::path::Path;
@@ -177,7 +177,13 @@ pub(super) fn import(import: &TsImport) -> Outcome {
     };
     let path = &import.pool.pool;
     let mut input = source(import.input.as_deref())?;
-    let store = open(&import.pool)?;
+    let options = Options {
+        policy: import.balance,
+        interval_tag: import.interval_tag.clone(),
+        upkeep: true,
+        ..offline(&import.pool.media)
+    };
+    let store = open_there(path, &options)?;
     let failed = |error: coreplane_tsdb::Error| failure_of(&error, path);
     if let Some(database) = &import.database {
         store.create_database(database).map_err(failed)?;

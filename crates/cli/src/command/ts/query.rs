@@ -1,6 +1,6 @@
 //! InfluxQL queries, to a store or to a server.
 
-use super::{failure_of, open_there};
+use super::{failure_of, offline, open_there};
 use crate::arguments::TsQuery;
 use crate::failure::{FAILED, Failure, Outcome, REFUSED};
 use crate::terms;
@@ -21,7 +21,7 @@ pub(super) fn run(query: &TsQuery) -> Outcome {
 
 /// Queries the store itself.
 fn look(query: &TsQuery, path: &Path) -> Outcome {
-    let store = open_there(path, &query.media)?;
+    let store = open_there(path, &offline(&query.media))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let request = Request {
         text: &query.query,
