@@ -11,13 +11,13 @@ use crate::catalogue::{FieldId, SeriesId};
 use crate::error::{Error, Result};
 use crate::manifest::Edit;
 use crate::merge::merged;
+use crate::pages::Pages;
 use crate::rows::ShardId;
 use crate::segment::window::{DENSE, windows};
-use crate::segment::{
-    Entry, Fresh, Info, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter, overlapping,
-};
+use crate::segment::{Entry, Fresh, Info, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter};
 use crate::summary::Buckets;
 use crate::value::Block;
+use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{mutant, spin};
 use std::ops::Range;
 use std::sync::Arc;
@@ -87,13 +87,18 @@ fn fits(pages: u64, entries: u64, room: u64) -> bool {
     pages <= room && entries <= ENTRIES_MAX
 }
 
-/// True if a chunk that overlaps no other is kept as it is: it is long, or has all points of its window of time.
-fn is_whole(entry: &Entry, next: Option<&Entry>) -> bool {
+/// Points that are gathered before complete chunks of them are written, if chunks overlap each other in a row: a late
+/// point may lie far from the one before it in its chunk, and all chunks between them overlap that one.
+const GATHERED: usize = 4 * POINTS_MAX;
+
+/// True if a chunk that overlaps no other is kept as it is: it is long, or has all points of its window of time. `next`
+/// is the time of the point behind it.
+fn is_whole(entry: &Entry, next: Option<i64>) -> bool {
     let count = entry.count as usize;
     let is_all = |windows: Buckets| {
         let window = windows.start(entry.from);
         let is_its = |time: i64| windows.start(time) == window;
-        is_its(entry.to) && next.is_some_and(|next| !is_its(next.from))
+        is_its(entry.to) && next.is_some_and(|next| !is_its(next))
     };
     let windows = windows(count, entry.from, entry.to);
     count > POINTS_MAX * 3 / 4 || (count >= DENSE && windows.is_some_and(is_all))
@@ -121,8 +126,47 @@ fn key_of(entry: &Entry) -> (SeriesId, FieldId) {
     (entry.series, entry.field)
 }
 
-/// The chunks of a field of a series in all segments that become one, with the index of their segment.
-type Chunks = Vec<(usize, Entry)>;
+/// The chunks of a field of a series in a segment, which ascend and do not overlap.
+struct Source<'s> {
+    segment: &'s Segment,
+    /// Those with points that are not taken yet.
+    chunks: &'s [Entry],
+    /// The points of the first one, if it is decoded, and the number of those that are taken.
+    current: Option<(Block, usize)>,
+}
+
+impl Source<'_> {
+    /// The first time that is not taken yet, and the last one of its chunk.
+    fn times(&self) -> Option<(i64, i64)> {
+        let entry = self.chunks.first()?;
+        let next = self.current.as_ref().and_then(|(block, at)| block.times.get(*at));
+        Some((next.copied().unwrap_or(entry.from), entry.to))
+    }
+
+    /// The first chunk, if none of its points is taken, and the time of the point behind it.
+    fn chunk(&self) -> Option<(&Entry, Option<i64>)> {
+        let entry = self.chunks.first().filter(|_| self.current.is_none())?;
+        Some((entry, self.chunks.get(1).map(|it| it.from)))
+    }
+
+    /// Takes the points of the first chunk up to this time.
+    fn take(&mut self, (pages, guard): (&Pages, &Guard), end: i64) -> Result<Option<Block>> {
+        if self.times().is_none_or(|(from, _)| from > end) {
+            return Ok(None);
+        }
+        let Some((entry, rest)) = self.chunks.split_first() else { return Ok(None) };
+        let decode = || -> Result<_> { Ok((self.segment.chunk(pages, guard, entry)?, 0)) };
+        let (block, at) = self.current.take().map_or_else(decode, Ok)?;
+        if entry.to <= end {
+            self.chunks = rest;
+            return Ok(Some(if at == 0 { block } else { block.part(at..block.len()) }));
+        }
+        let behind = block.times.partition_point(|time| *time <= end).max(at);
+        let taken = block.part(at..behind);
+        self.current = Some((block, behind));
+        Ok(Some(taken))
+    }
+}
 
 /// Segments that were written as one.
 #[derive(Debug)]
@@ -254,21 +298,25 @@ impl Set {
             breath()?;
             // A guard also keeps the pages of the log from being reused, so each guard is held for a part of the merge.
             let guard = self.pages.space().pin();
-            let mut chunks: Chunks = Vec::new();
-            for (number, (segment, (at, next))) in old.iter().zip(&mut nexts).enumerate() {
+            let mut chunks: Vec<Vec<Entry>> = Vec::with_capacity(old.len());
+            for (segment, (at, next)) in old.iter().zip(&mut nexts) {
+                let mut its = Vec::new();
                 loop {
                     if next.is_none() && *at < segment.info.entries {
                         *next = Some(segment.entry(&self.pages, &guard, *at)?);
                         *at += 1;
                     }
                     let Some(entry) = next.take_if(|it| Some(key_of(it)) == key) else { break };
-                    chunks.push((number, entry));
+                    its.push(entry);
                 }
+                chunks.push(its);
             }
             drop(guard);
-            if let Some((series, field)) = key.filter(|(series, _)| is_live(shard, *series)) {
-                chunks.sort_by_key(|(number, entry)| (entry.from, *number));
-                self.write_chunks(writer, (series, field), &chunks, (old, breath))?;
+            if let Some(of) = key.filter(|(series, _)| is_live(shard, *series)) {
+                let sources = old.iter().zip(&chunks);
+                let sources =
+                    sources.map(|(segment, chunks)| Source { segment, chunks, current: None });
+                self.write_chunks(writer, of, sources.collect(), breath)?;
             }
             // The next field of a series is the least of those that follow.
             key = nexts.iter().filter_map(|(_, next)| next.as_ref().map(key_of)).min();
@@ -278,41 +326,43 @@ impl Set {
         }
     }
 
-    /// Writes the chunks of a field of a series, ascending by their first time. Short and overlapping chunks are
-    /// joined.
+    /// Writes the points of a field of a series, of which the oldest source comes first. Short and overlapping chunks are
+    /// joined. At most one chunk of each source is decoded at a time.
     fn write_chunks(
         &self,
         writer: &mut SegmentWriter<'_>,
         (series, field): (SeriesId, FieldId),
-        chunks: &[(usize, Entry)],
-        (old, breath): (&[Arc<Segment>], Breath<'_>),
+        mut sources: Vec<Source<'_>>,
+        breath: Breath<'_>,
     ) -> Result<()> {
-        let segment = |number: usize| old.get(number);
-        let mut rest = chunks;
         let mut waiting: Option<Block> = None;
-        while let Some((_, first)) = rest.first() {
+        // Up to this time the current chunks have all points.
+        while let Some(end) = sources.iter().filter_map(Source::times).map(|it| it.1).min() {
             breath()?;
             let guard = self.pages.space().pin();
-            let cluster;
-            (cluster, rest, _) = overlapping(rest);
-            let is_whole = waiting.is_none() && is_whole(first, rest.first().map(|(_, it)| it));
-            if let ([(number, entry)], true) = (cluster, is_whole)
-                && let Some(segment) = segment(*number)
+            if waiting.is_none()
+                && let Some(source) = alone(&mut sources, end)
+                && let Some((entry, rest)) = source.chunks.split_first()
             {
-                writer.push_encoded(*entry, segment.encoded(&self.pages, &guard, entry)?)?;
+                writer.push_encoded(*entry, source.segment.encoded(&self.pages, &guard, entry)?)?;
+                source.chunks = rest;
                 continue;
             }
-            let mut sources: Vec<&(usize, Entry)> = cluster.iter().collect();
-            sources.sort_by_key(|(number, entry)| (*number, entry.from));
             let mut blocks = Vec::with_capacity(sources.len());
-            for (number, entry) in sources {
-                if let Some(segment) = segment(*number) {
-                    blocks.push(segment.chunk(&self.pages, &guard, entry)?);
-                }
+            for source in &mut sources {
+                blocks.extend(source.take((&*self.pages, &*guard), end)?);
             }
-            let blocks = waiting.take().into_iter().chain(merged(blocks));
-            let Some(mut all) = merged(blocks) else { continue };
-            let whole = whole_len(&all);
+            let Some(taken) = merged(blocks) else { continue };
+            let mut all = match waiting.take() {
+                None => taken,
+                Some(mut before) => {
+                    before.extend(&taken, 0..taken.len());
+                    before
+                }
+            };
+            debug_assert!(all.len() <= GATHERED + sources.len() * POINTS_MAX, "{}", all.len());
+            let is_between = sources.iter().all(|it| it.current.is_none());
+            let whole = if is_between || all.len() >= GATHERED { whole_len(&all) } else { 0 };
             if whole > 0 {
                 writer.push(series, field, &all.part(0..whole))?;
                 all = all.part(whole..all.len());
@@ -321,6 +371,21 @@ impl Set {
         }
         waiting.map_or(Ok(()), |block| writer.push(series, field, &block))
     }
+}
+
+/// The source whose chunk up to this time overlaps no other, if it is kept as it is.
+fn alone<'a, 's>(sources: &'a mut [Source<'s>], end: i64) -> Option<&'a mut Source<'s>> {
+    let begun = |it: &&Source<'_>| it.times().is_some_and(|(from, _)| from <= end);
+    let (entry, mut next) = sources.iter().find(begun)?.chunk()?;
+    if sources.iter().filter(begun).count() > 1 {
+        return None;
+    }
+    let others = sources.iter().filter(|it| !begun(it)).filter_map(Source::times);
+    next = others.map(|(from, _)| from).chain(next).min();
+    if !is_whole(entry, next) {
+        return None;
+    }
+    sources.iter_mut().find(|it| it.times().is_some_and(|(from, _)| from <= end))
 }
 
 #[cfg(test)]

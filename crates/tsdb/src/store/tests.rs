@@ -8,7 +8,7 @@ use crate::pace::Ends;
 use crate::point::{FieldValue, Point, SeriesKey};
 use crate::set::Extent;
 use crate::summary::{Buckets, Most};
-use crate::value::{Block, Value};
+use crate::value::{Block, Column, Value};
 use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
 use coreplane_pmem::spin;
 use std::sync::Arc;
@@ -96,6 +96,50 @@ fn sim() -> Sim {
     let options =
         SimOptions { spaces: 1, len, max_len: len, page_size, own_epochs, ..SimOptions::default() };
     Sim::new(&options).expect("memory")
+}
+
+/// Two late points in one chunk, which overlaps all others of the shard.
+#[test]
+fn a_chunk_that_overlaps_all_others_is_merged_in_parts() {
+    const PART: i64 = 10 * 2048;
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, size: 32 << 20, upkeep: false, ..Options::default() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("d").expect("a database");
+    let seal = |points: &[(i64, i64)]| {
+        let point = |(time, value): &(i64, i64)| Point {
+            series: SeriesKey::of_text("m,host=a").expect("a key"),
+            fields: [("f".into(), FieldValue::Integer(*value))].into_iter().collect(),
+            time: time * 1_000_000_000,
+        };
+        store.write("d", None, &points.iter().map(point).collect::<Vec<_>>()).expect("written");
+        assert!(store.shared.seal(&store.shared.sets[0], 0).expect("sealed"));
+    };
+    let part = |at: i64| (at * PART..(at + 1) * PART).map(|time| (time, time)).collect::<Vec<_>>();
+    (0..3).for_each(|at| seal(&part(at)));
+    // Both times are there already; the second one is written once more.
+    seal(&[(7, -7), (4 * PART - 7, -8)]);
+    seal(&part(3));
+    store.merge().expect("merged");
+    assert_eq!((store.stats().segments, store.stats().sealed_points), (1, 4 * PART as u64));
+    let reader = store.reader("d", None).expect("a reader");
+    let series = reader.series("m", &TagFilter::All).pop().expect("a series");
+    let field = reader.fields("m").pop().expect("a field");
+    let all: Vec<(i64, i64)> = reader
+        .points(&series, &field, 0..=i64::MAX, false)
+        .flat_map(|it| {
+            let Block { times, values: Column::Integer(values) } = it.expect("a block") else {
+                panic!("the type");
+            };
+            times.into_iter().map(|time| time / 1_000_000_000).zip(values)
+        })
+        .collect();
+    let mut expected: Vec<(i64, i64)> = (0..4 * PART).map(|time| (time, time)).collect();
+    expected[7].1 = -7;
+    assert!(all == expected, "{} points", all.len());
+    let verified = store.verify(&mut |_, _| {}).expect("findings");
+    // Chunks are as long as they are without the late points.
+    assert!(verified.is_sound() && verified.chunks <= 4 * PART as u64 / 1024, "{verified:?}");
 }
 
 /// A copy of pools that is older than its policies.
