@@ -10,8 +10,8 @@
 use super::tombstone::Tombstone;
 use super::{List, Versions};
 use crate::key::Key;
-use coreplane_pmem::mutant;
-use coreplane_record::View;
+use coreplane_pmem::{epoch, mutant};
+use coreplane_record::{Kind, View};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -112,18 +112,29 @@ impl List {
                 continue;
             }
             if grave.sequence > self.held && !mutant!("mvcc.list.held") {
-                self.graves.held.insert((grave.sequence, offset), grave);
+                // It may have been replaced before it was known to be durable.
+                if self.index.get(&grave.key).is_some_and(|it| it.newest() == offset) {
+                    self.graves.held.insert((grave.sequence, offset), grave);
+                }
                 continue;
             }
+            let is_there = self.is_tombstone(offset, grave.sequence);
             // The last access to its key, done in one search.
             let Entry::Occupied(entry) = self.index.entry(grave.key) else { continue };
-            if matches!(entry.get(), Versions::One(it) if *it == offset) {
+            if is_there && matches!(entry.get(), Versions::One(it) if *it == offset) {
                 self.key_bytes -= entry.key().heap_bytes();
                 entry.remove();
                 self.horizon = self.horizon.max(grave.sequence);
                 self.forget(offset, grave.len, grave.birth);
             }
         }
+    }
+
+    /// True if this tombstone is at `offset`, and not another record, of a later life of the page.
+    fn is_tombstone(&self, offset: u64, sequence: u64) -> bool {
+        let guard = epoch::pin();
+        let view = self.stream.volume.view(&guard, offset);
+        view.is_ok_and(|it| it.header.kind == Kind::Delete && it.sequence() == sequence)
     }
 
     /// Holds tombstones with a sequence above this.
