@@ -63,11 +63,11 @@ impl Shared {
         }
     }
 
-    /// Executes successive requests together up to one that is apart, which is executed in pieces.
+    /// Executes successive requests together up to one that is apart, which is executed in pieces. So is one with
+    /// which their zeroes would be more than a queue set may make at once.
     fn run_in_order(&self, mut tios: &mut [Tio], mut places: &[Where]) {
         loop {
-            let apart = places.iter().position(|place| *place == Where::Apart);
-            let count = apart.unwrap_or(places.len());
+            let count = self.together(tios, places);
             let (together, rest) = tios.split_at_mut(count);
             let (places_together, rest_places) = places.split_at(count);
             self.run_whole(together, places_together);
@@ -78,6 +78,17 @@ impl Shared {
             }
             (tios, places) = (others, rest_places.get(1..).unwrap_or_default());
         }
+    }
+
+    /// The number of requests up to the first that is apart.
+    fn together(&self, tios: &[Tio], places: &[Where]) -> usize {
+        let (most, mut zeroes) = (self.most_of(Op::Zero), 0_u64);
+        let apart = tios.iter().zip(places).position(|(tio, place)| {
+            let of_zero = if tio.op == Op::Zero { tio.len } else { 0 };
+            zeroes = zeroes.saturating_add(of_zero);
+            *place == Where::Apart || (of_zero > 0 && zeroes > most)
+        });
+        apart.unwrap_or(places.len())
     }
 
     fn check(&self, tio: &Tio) -> Result<()> {
@@ -336,5 +347,28 @@ fn change_of(tio: &Tio) -> Change<'_> {
     match tio.op {
         Op::Zero => Change::Zero(tio.place, tio.len),
         _ => Change::Write(tio.place, &tio.bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, Options};
+
+    #[test]
+    fn zeroes_are_together_up_to_the_limit_of_one() {
+        let place = tempfile::tempdir().expect("a place");
+        let options = Options { size: 64 << 20, partitions: 1, ..Options::default() };
+        let disk = Disk::create(&place.path().join("disk"), &options).expect("a disk");
+        let most = disk.shared.most_of(Op::Zero);
+        let together = |lens: &[u64]| {
+            let mut tios: Vec<Tio> = lens.iter().map(|len| Tio::zero(0, *len)).collect();
+            // Writes do not count.
+            tios.push(Tio::write(0, vec![1; 4096]));
+            disk.shared.together(&tios, &vec![Where::In(0); tios.len()])
+        };
+        assert_eq!(together(&[most; 16]), 1);
+        assert_eq!(together(&[most / 4; 16]), 4);
+        assert_eq!(together(&[most / 4; 4]), 5);
     }
 }
