@@ -186,6 +186,21 @@ impl Head {
         self.shards.contains(&shard)
     }
 
+    /// The shards of its points.
+    pub(crate) fn all_shards(&self) -> Vec<ShardId> {
+        self.shards.iter().copied().collect()
+    }
+
+    /// True if the series has points in one of these shards.
+    pub(crate) fn has_series(&self, series: SeriesId, shards: &[ShardId]) -> bool {
+        shards.iter().any(|it| self.places.contains_key(&(*it, series)))
+    }
+
+    /// True if it is quicker to look up so many series than to go through all.
+    pub(crate) fn is_many_beside(&self, series: usize) -> bool {
+        series.saturating_mul(self.shards.len()) < self.entries.len()
+    }
+
     /// Shards and series of the entries from this one on, in the order in which they came.
     pub(crate) fn series_from(&self, at: usize) -> impl Iterator<Item = (ShardId, SeriesId)> {
         self.entries.iter().skip(at).map(|entry| (entry.shard, entry.series))

@@ -171,8 +171,9 @@ impl<G: Deref<Target = Catalogue>, F: Fn() -> G, E> Selection<'_, F, E> {
         regex: &Regex,
         is_found: bool,
     ) -> Result<Vec<SeriesId>, E> {
+        // So few are looked at one by one, however few values there are: these may have many series.
         if let Some(ids) = ids
-            && ids.len() < self.values(key)
+            && (ids.len() <= 16 * LOOKS || ids.len() < self.values(key))
         {
             (self.may)(Work::List(ids.len()))?;
             let mut passed = Vec::new();
@@ -214,20 +215,18 @@ impl<G: Deref<Target = Catalogue>, F: Fn() -> G, E> Selection<'_, F, E> {
         self.step(|postings, _| postings.values(key).map_or(0, Values::len))
     }
 
-    /// The series of the chosen values. Expressions may take long, so they are evaluated on a copy of the values.
+    /// The series of the chosen values. Expressions may take long, so they are evaluated on a copy of the values. The
+    /// series of a value are listed later: a value keeps its series, and those that come meanwhile pass as well.
     fn chosen(&self, key: &str, is_chosen: impl Fn(&str) -> bool) -> Result<Vec<SeriesId>, E> {
         (self.may)(Work::Look(self.values(key)))?;
-        let copy = |postings: &Postings| postings.values(key).map(Values::copy);
-        let (texts, ids) = self.step(|postings, _| copy(postings)).unwrap_or_default();
-        let (mut union, mut rest) = (self.union(), ids.as_slice());
-        for (at, texts) in texts.chunks(LOOKS).enumerate() {
+        let texts = self.step(|postings, _| postings.values(key).map(Values::texts));
+        let mut union = self.union();
+        for (at, texts) in texts.unwrap_or_default().chunks(LOOKS).enumerate() {
             self.look(at)?;
-            for (text, count) in texts {
-                let (of_text, behind) = rest.split_at_checked(*count).unwrap_or_default();
-                rest = behind;
-                if is_chosen(text) {
-                    union.add(of_text.into())?;
-                }
+            for text in texts.iter().filter(|text| is_chosen(text)) {
+                self.step(|postings, catalogue| {
+                    union.add_copy(list(postings, catalogue, key, text))
+                })?;
             }
         }
         Ok(union.whole().into_owned())
@@ -285,11 +284,25 @@ struct Union<'c, 'm, E> {
 impl<'c, E> Union<'c, '_, E> {
     /// Adds a list.
     fn add(&mut self, list: Ids<'c>) -> Result<(), E> {
-        if list.is_empty() {
-            return Ok(());
-        }
         if self.all.is_empty() {
             self.all = list;
+            return Ok(());
+        }
+        self.extend(&list)
+    }
+
+    /// Adds a list that is borrowed for the present step only.
+    fn add_copy(&mut self, list: &[SeriesId]) -> Result<(), E> {
+        if self.all.is_empty() {
+            (self.may)(Work::List(list.len()))?;
+            self.all = list.to_vec().into();
+            return Ok(());
+        }
+        self.extend(list)
+    }
+
+    fn extend(&mut self, list: &[SeriesId]) -> Result<(), E> {
+        if list.is_empty() {
             return Ok(());
         }
         let len = self.all.len();
@@ -302,7 +315,7 @@ impl<'c, E> Union<'c, '_, E> {
             (self.may)(Work::List(room))?;
             self.all.to_mut().reserve_exact(room - len);
         }
-        self.all.to_mut().extend_from_slice(&list);
+        self.all.to_mut().extend_from_slice(list);
         self.is_sorted = false;
         if self.all.len() > 2 * self.whole {
             self.sort();

@@ -100,6 +100,11 @@ impl Measurement {
         self.postings.keys().cloned().collect()
     }
 
+    /// The number of values of a tag of its series.
+    pub(crate) fn tag_values_len(&self, key: &str) -> usize {
+        self.postings.values(key).map_or(0, |it| it.len())
+    }
+
     /// The values of a tag of its series, in no order.
     pub(crate) fn tag_values(&self, key: &str) -> Vec<Arc<str>> {
         let Some(values) = self.postings.values(key) else { return Vec::new() };

@@ -163,14 +163,9 @@ impl Values {
         self.table.len()
     }
 
-    /// A copy: each value with the number of its series, and these one after the other.
-    pub(super) fn copy(&self) -> (Vec<(Arc<str>, usize)>, Vec<SeriesId>) {
-        let (mut texts, mut all) = (Vec::with_capacity(self.len()), Vec::with_capacity(self.len()));
-        for (text, ids) in self.iter() {
-            texts.push((Arc::clone(text), ids.len()));
-            all.extend_from_slice(ids);
-        }
-        (texts, all)
+    /// A copy of the values, in no order.
+    pub(super) fn texts(&self) -> Vec<Arc<str>> {
+        self.iter().map(|(text, _)| Arc::clone(text)).collect()
     }
 
     /// Each value with its series, in no order.

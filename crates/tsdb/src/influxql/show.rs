@@ -91,7 +91,9 @@ impl About<'_, '_> {
     fn all_values(&self, keys: &Keys, budget: &Budget<'_>) -> Fallible<Vec<Cells>> {
         let mut rows = Vec::new();
         for key in self.reader.tag_keys(&self.name).iter().filter(|key| is_among(keys, key)) {
-            for value in self.reader.tag_values(&self.name, key) {
+            // Sorting takes as long as grouping does.
+            let may = |work| budget.may_group(work);
+            for value in self.reader.tag_values_within(&self.name, key, &may)? {
                 budget.tick()?;
                 budget.hold(64 + value.len())?;
                 rows.push(smallvec![Cell::String(Arc::clone(key)), Cell::String(value)]);

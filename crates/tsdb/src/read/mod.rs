@@ -4,7 +4,7 @@ mod last;
 mod scope;
 mod source;
 
-use crate::catalogue::{Field, Permission, Series, SeriesId, Shard, TagFilter, select};
+use crate::catalogue::{Field, Permission, Series, SeriesId, Shard, TagFilter, Work, select};
 use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::pace::{Ends, Pace};
@@ -138,6 +138,9 @@ impl<'s> Reader<'s> {
         for (number, (set, _)) in self.scope.sets.iter().enumerate() {
             let of_set = series.iter().filter(|it| it.set as usize == number).map(|it| it.id);
             let mut ids: Vec<SeriesId> = of_set.collect();
+            if ids.is_empty() {
+                continue;
+            }
             ids.sort_unstable();
             let is_live = |shard| shards.contains(&shard);
             let absent = set.without_points(ids, &is_live, &|| ends.look(0))?;
@@ -157,13 +160,30 @@ impl<'s> Reader<'s> {
     /// The values of a tag of the series of a measurement, ascending.
     #[must_use]
     pub fn tag_values(&self, measurement: &str, key: &str) -> Vec<Arc<str>> {
+        let Ok(values) = self.tag_values_within::<Infallible>(measurement, key, &|_| Ok(()));
+        values
+    }
+
+    /// The same; `may` decides before the values are listed.
+    ///
+    /// # Errors
+    /// That of `may`.
+    pub(crate) fn tag_values_within<E>(
+        &self,
+        measurement: &str,
+        key: &str,
+        may: Permission<'_, E>,
+    ) -> std::result::Result<Vec<Arc<str>>, E> {
         let names = self.scope.names.read();
         let id = names.measurement(self.scope.database, measurement);
-        let found = id.and_then(|id| names.measurement_by_id(id));
-        let mut values = found.map_or_else(Vec::new, |it| it.tag_values(key));
+        let Some(found) = id.and_then(|id| names.measurement_by_id(id)) else {
+            return Ok(Vec::new());
+        };
+        may(Work::List(found.tag_values_len(key)))?;
+        let mut values = found.tag_values(key);
         drop(names);
         values.sort_unstable();
-        values
+        Ok(values)
     }
 
     /// The number of series of the database.

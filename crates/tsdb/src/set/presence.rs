@@ -30,8 +30,13 @@ impl Set {
         // Points move from the head to segments, never back: one view has all of them.
         let view = self.view();
         for head in view.frozen.iter().map(|(head, _)| head).chain([&view.active]) {
-            let there = series_of(head, is_shard_live, breath)?;
-            left.retain(|id| !there.contains(id));
+            let is_many = spin::read(head).is_many_beside(left.len());
+            left = if is_many {
+                looked_up(head, left, is_shard_live, breath)?
+            } else {
+                let there = series_of(head, is_shard_live, breath)?;
+                left.into_iter().filter(|id| !there.contains(id)).collect()
+            };
         }
         // Most series are in the latest segments.
         for (shard, segments) in view.segments.iter().rev().filter(|(it, _)| is_shard_live(**it)) {
@@ -69,6 +74,24 @@ impl Set {
         }
         Ok(absent)
     }
+}
+
+/// Those of the series that have no points in live shards of a head. Writers wait for a part of the search at most.
+fn looked_up(
+    head: &RwLock<Head>,
+    series: Vec<SeriesId>,
+    is_shard_live: &dyn Fn(ShardId) -> bool,
+    breath: Breath<'_>,
+) -> Result<Vec<SeriesId>> {
+    let mut absent = Vec::new();
+    for part in series.chunks(PART) {
+        breath()?;
+        let shards = spin::read(head).all_shards();
+        let live: Vec<ShardId> = shards.into_iter().filter(|it| is_shard_live(*it)).collect();
+        let head = spin::read(head);
+        absent.extend(part.iter().filter(|id| !head.has_series(**id, &live)));
+    }
+    Ok(absent)
 }
 
 /// The series of a head that have points in live shards. Writers wait for a part of the search at most.

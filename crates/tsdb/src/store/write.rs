@@ -330,6 +330,38 @@ mod tests {
         }
     }
 
+    /// A search in a head lets writers in between, and costs what the fewer of its series cost.
+    #[test]
+    fn a_search_for_points_holds_no_head() {
+        let sim = sim();
+        let store = store(&sim);
+        let points: Vec<_> = (0..2_500)
+            .map(|at| Point {
+                series: SeriesKey::new("m", [("a", &*format!("b{at}"))])
+                    .expect("a key")
+                    .into_owned(),
+                ..point(HOUR)
+            })
+            .collect();
+        store.write("d", None, &points).expect("written");
+        for set in &store.shared.sets {
+            let view = set.view();
+            for ids in [vec![0, 1], (0..3_000).collect::<Vec<_>>()] {
+                let (breaths, few) = (std::cell::Cell::new(0), ids.len() == 2);
+                let breath = || {
+                    assert!(view.active.try_write().is_some(), "the head is locked");
+                    breaths.set(breaths.get() + 1);
+                    Ok(())
+                };
+                set.without_points(ids, &|_| true, &breath).expect("a search");
+                assert!(!few || breaths.get() <= 1, "{} steps", breaths.get());
+            }
+        }
+        let reader = store.reader("d", None).expect("a reader");
+        let refused = reader.tag_values_within("m", "a", &|work| Err(work));
+        assert_eq!(refused, Err(crate::catalogue::Work::List(2_501)));
+    }
+
     /// A series, whose point is over at [`LATER`]; without a background thread.
     fn store(sim: &Sim) -> Store {
         let store = Store::simulated_create(sim.spaces(), &Options::default()).expect("a store");

@@ -170,8 +170,15 @@ fn a_search_that_may_not_go_on_ends() {
         (
             &TagFilter::NotEqual("kind".into(), String::new()),
             100,
-            vec![Look(2), List(100), List(100)],
+            vec![Look(2), List(50), List(100), List(100)],
         ),
+        // So few are looked at one by one, and of the series of a value there is one copy.
+        (
+            &TagFilter::And(odd.clone().into(), TagFilter::Match("kind".into(), regex("1")).into()),
+            50,
+            vec![List(50), List(50), List(50)],
+        ),
+        (&TagFilter::Match("kind".into(), regex("0")), 50, vec![Look(2), List(50), List(50)]),
         (&either, 99, vec![Look(100), Look(0), List(100), List(99)]),
         (&both, 0, vec![List(50), List(50), List(0)]),
     ] {
