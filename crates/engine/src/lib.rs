@@ -310,7 +310,8 @@ pub trait Engine: Send + Sync {
     /// that has places looks at only one; others show a record, as with 1. Start with cursor 0; the
     /// answer is the next cursor, 0 at the end. A record that exists from the first call to the last is shown at least
     /// once; one that is written or removed in between may or may not be shown. A cursor keeps
-    /// nothing open, and any number is a valid cursor.
+    /// nothing open, and any number is a valid cursor. The lowest 38 bits of an answer are not all 0,
+    /// unless it is 0, and a cursor whose are is the beginning: a server has cursors of its own.
     ///
     /// # Errors
     /// As the trait's.

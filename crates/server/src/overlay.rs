@@ -239,13 +239,21 @@ impl Overlay {
         self.changes.get(*number).map(|change| change.key())
     }
 
-    /// Shows them, in no order.
-    pub(crate) fn live(&mut self, visit: &mut dyn FnMut(Entry<'_>)) {
+    /// Shows at most `count` of them from a number on, in no order; returns the next number, none at the end.
+    pub(crate) fn live(
+        &mut self,
+        from: usize,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Option<usize> {
         self.catch_up();
-        for change in self.index.live.iter().filter_map(|number| self.changes.get(*number)) {
+        let numbers = self.index.live.iter().skip(from).take(count);
+        for change in numbers.filter_map(|number| self.changes.get(*number)) {
             let record = live_record(change, self.began_at);
             visit(Entry { key: change.key(), record, sequence: 0 });
         }
+        let next = from.saturating_add(count);
+        (next < self.index.live.len()).then_some(next)
     }
 
     /// The number of changed keys of which the engine has a record, as `has` says.
@@ -317,7 +325,10 @@ mod tests {
         overlay.put(b"c", b"3", None);
         assert_eq!(seen(&mut overlay, b"a"), Some(None));
         let mut live = Vec::new();
-        overlay.live(&mut |entry| live.push(entry.key.to_vec()));
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = overlay.live(from, 2, &mut |entry| live.push(entry.key.to_vec()));
+        }
         assert_eq!(live, [b"c"]);
         assert_eq!(overlay.last_changes().len(), 3);
         overlay.clear();

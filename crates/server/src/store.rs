@@ -20,6 +20,11 @@ use coreplane_engine::{
     Result, Ticket, UnixMillis, Visibility, WriteOptions,
 };
 
+/// A cursor among the records that a transaction has made: this bit, and a number from bit 38 on. No engine gives
+/// it out, and each takes it for the beginning: a client that goes on with it behind `EXEC` is shown all.
+const MADE: u64 = 1 << 62;
+const MADE_SHIFT: u32 = 38;
+
 /// The path from commands to the engine.
 pub(crate) struct Store<'a> {
     engine: &'a dyn Deferred,
@@ -30,6 +35,8 @@ pub(crate) struct Store<'a> {
     leadership: u64,
     /// The walk of the last draw, for the next one of the transaction.
     walk: Option<Walk>,
+    /// The number of records of the engine, as a transaction has asked for it; the outer is none before.
+    engine_len: Option<Option<u64>>,
     /// Answers wait for durability.
     withholds: bool,
     /// The results depend on a write that is not durable yet.
@@ -54,6 +61,7 @@ impl<'a> Store<'a> {
             overlay: None,
             leadership: 0,
             walk: None,
+            engine_len: None,
             withholds,
             rests: false,
             has_written: false,
@@ -336,16 +344,24 @@ impl<'a> Store<'a> {
         is_written
     }
 
-    /// Iterates as [`Engine::iterate`] does; at cursor 0 it shows all records that a transaction has made, besides. A
-    /// key that was not met may have been deleted a moment ago: so the caller must call [`Store::rest_on_all`], too.
+    /// Iterates as [`Engine::iterate`] does, through the records that a transaction has made first. A key that was not
+    /// met may have been deleted a moment ago: so the caller must call [`Store::rest_on_all`], too.
     pub(crate) fn iterate(
         &mut self,
         cursor: u64,
         count: usize,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
-        if let Some(overlay) = self.overlay.as_mut().filter(|_| cursor == 0) {
-            overlay.live(visit);
+        let mut cursor = cursor;
+        let is_made = cursor >> 62 == 1 && cursor.trailing_zeros() >= MADE_SHIFT;
+        if let Some(overlay) = self.overlay.as_mut().filter(|_| cursor == 0 || is_made) {
+            let from = (cursor & !MADE) >> MADE_SHIFT;
+            // More than a cursor has room for are shown at once.
+            let some = if from >> 23 == 0 { count.max(1) } else { usize::MAX };
+            if let Some(next) = overlay.live(from as usize, some, visit) {
+                return Ok(MADE | (next as u64) << MADE_SHIFT);
+            }
+            cursor = 0;
         }
         self.iterate_unchanged(cursor, count, visit)
     }

@@ -336,7 +336,7 @@ fn a_transaction_that_meets_a_busy_engine_is_discarded_as_a_whole() {
     engine.set_busy(true);
     let mut wire = server.connect();
     let (mut aborted, mut made) = (0, "$-1\\r\\n".to_owned());
-    for command in ["KEYS *", "MGET key:00000001 key:00000002", "TOUCH key:00000001"] {
+    for command in ["KEYS *", "MGET key:00000001 key:00000002", "SCAN 0"] {
         for round in 0..3 {
             wire.say("MULTI");
             wire.say(&format!("SET new {round}"));

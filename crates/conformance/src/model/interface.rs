@@ -267,6 +267,8 @@ impl Engine for ModelEngine {
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
         let state = self.lock();
+        // Such a cursor was not given out: it is the beginning.
+        let cursor = if cursor.trailing_zeros() >= 38 { 0 } else { cursor };
         if let Some(bits) = self.places {
             let next = self.iterate_places(&state, bits, (cursor, count), visit);
             return self.count_read().map(|()| next);

@@ -37,7 +37,7 @@ impl ModelEngine {
             passed += usize::from(met == before);
             let is_last = place + 1 == 1 << bits;
             if !is_last && (met >= count || passed >= count.max(PASSED_MAX)) {
-                return (place + 1) << shift;
+                return (place + 1) << shift | 1;
             }
         }
         0

@@ -40,7 +40,7 @@ impl Keyspace {
         let (mut shown, mut calls, mut stretch) = (0, 0, Stretch::default());
         while let Some(of) = self.groups.get(group) {
             self.lost_ranges.check(of.number, b"", None)?;
-            let (wanted, from) = (count.max(1) - shown, (device, inner));
+            let (wanted, from) = (count.saturating_sub(shown), (device, inner));
             let read = |on: &Arc<Device>, stretch: &mut Stretch| {
                 // Another device than before, at its place or at another, begins with the group again.
                 let index = Some(of.index_of(on.number));
@@ -69,10 +69,10 @@ impl Keyspace {
             if inner == 0 {
                 (group, device) = (group + 1, None);
             }
-            // A device that has more has looked at as many records as it was asked for; some may have expired, or
-            // belong to the matrix itself.
+            // A device that has more has looked at as many records, or places, as it was asked for; some may have
+            // expired, or belong to the matrix itself.
             calls += u32::from(inner > 0);
-            let is_enough = shown >= count.max(1) || calls == CALLS_MAX;
+            let is_enough = shown >= count || calls == CALLS_MAX;
             if is_enough && group < self.groups.len() {
                 let place = Place { group, device, inner };
                 return Ok(spin::lock(&self.cursors).remember(cursor, place));

@@ -74,8 +74,9 @@ fn check_one_matrix(devices: &[(Position, Found)]) -> Result<()> {
 /// The record of the highest epoch, a committed one if there is one.
 ///
 /// Several records of an epoch that differ are uncommitted, or all but one: a change was interrupted when only some
-/// devices had it, and the matrix was opened without those, which was interrupted in turn. Either will do: no write
-/// of a user was acknowledged under one that is not committed, and the members that it names had everything before.
+/// devices had it, and the matrix was opened without those, which was interrupted in turn. Either will do: the members
+/// that it names had everything before. A write of a user was acknowledged under one that is not committed only if
+/// it undoes a change that failed, whose members and primary are those of the record before.
 pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<MembershipRecord> {
     let records = found.values().map(|device| &device.record);
     let newest = records.max_by_key(|it| (it.epoch, it.committed, it.watermark));

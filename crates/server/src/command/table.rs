@@ -226,7 +226,7 @@ const ROWS: [Command; 84] = [
     row("reset", 1, NO_AUTH | AT_ONCE, NONE, connection::reset),
     row("role", 1, 0, NONE, cluster::role),
     row("save", 1, NO_MULTI, NONE, durability::save),
-    row("scan", -2, NO_MULTI | RECORDS, NONE, scan::scan),
+    row("scan", -2, RECORDS, NONE, scan::scan),
     row("select", 2, 0, NONE, connection::select),
     row("set", -3, WRITE, ONE, set::set),
     row("setex", 4, WRITE, ONE, set::set_seconds),

@@ -151,7 +151,12 @@ impl Store<'_> {
     /// The number of records that a transaction has made, and that of all others; none of these if not all are
     /// counted yet.
     fn try_lens(&mut self) -> Result<(u64, Option<u64>)> {
-        let len = if self.clears() { Some(0) } else { self.engine.try_len()? };
+        // Asked once: a transaction keeps the others from writing, and to count may take long.
+        let len = match (self.clears(), self.engine_len) {
+            (true, _) => Some(0),
+            (false, Some(known)) => known,
+            (false, None) => *self.engine_len.insert(self.engine.try_len()?),
+        };
         let (made, replaced) = self.changed()?;
         Ok((made, len.map(|len| len.saturating_sub(replaced))))
     }
@@ -263,6 +268,18 @@ mod tests {
         let put = engine.put(b"key:000000", b"v", &expired).expect("put");
         assert!(put.is_written());
         assert_eq!(draws(&engine, 2), BTreeMap::from([(None, 2)]));
+    }
+
+    #[test]
+    fn a_transaction_asks_for_the_number_of_records_once() {
+        let engine = ModelEngine::new();
+        put(&engine, &numbers(20));
+        let (watched, mut horizon) = (WatchedAbsences::default(), Horizon::new());
+        let mut store = Store::new(&engine, &watched, &mut horizon, true);
+        store.begin(0, 0);
+        assert!(draw(&mut store).is_some());
+        engine.set_miscounted(true);
+        assert!(draw(&mut store).is_some());
     }
 
     /// A transaction draws among its own records and the others, and all its draws share one walk.
