@@ -73,6 +73,9 @@ fn names_beyond_the_limit_of_memory_are_refused() {
     let store = Store::open(&path, &Options { names_bytes: 1000, ..options() }).expect("opened");
     assert_eq!((names_bytes(&store), store.damage().count()), (before, 0));
     assert_eq!(store.write("fields", None, &points[..1]).expect("written").written, 1);
+    // In another shard, too.
+    let later = Point { time: 1 << 60, ..points[0].clone() };
+    assert_eq!(store.write("fields", None, &[later]).expect("written").written, 1);
     let refused = store.write("fields", None, &[wide("m", 0)]).expect("an outcome");
     assert!(refused.rejected[0].1.contains("max-names-memory limit exceeded: (1000 bytes)"));
 }

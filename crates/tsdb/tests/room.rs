@@ -141,13 +141,19 @@ fn a_store_is_full_of_sealed_points_and_not_of_rows() {
         store.seal().expect("sealed");
         written += 500;
     }
-    let full = loop {
+    // A merge in the background takes pages for a moment.
+    let mut refused = 0;
+    while refused < 3 {
         match store.write("db", None, &noise(written, 100)) {
-            Ok(_) => written += 100,
-            Err(error) => break error,
+            Ok(_) => (written, refused) = (written + 100, 0),
+            Err(Error::Full(_)) => refused += 1,
+            Err(error) => panic!("{error}"),
         }
-    };
-    assert!(matches!(full, Error::Full(_)), "{full}");
+        if refused > 0 {
+            // Full, too, if nothing more can be sealed.
+            let _sealed = store.seal();
+        }
+    }
     assert!(used() >= 85, "{:?}", store.stats());
     assert!(count(&store, "m") >= written as usize);
     store.check_pages().expect("pages");

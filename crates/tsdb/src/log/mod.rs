@@ -359,10 +359,10 @@ impl Log {
     ) -> Result<()> {
         let first = self.next;
         // No page is begun before all are there: what is written must get its end.
-        let count = pages_of(pages, records());
+        let full = || Error::Full("too few pages are free to write a log anew".to_owned());
+        let count = pages_of(pages, records()).ok_or_else(full)?;
         pages.set_aside(first + count as u64)?;
         let taken = pages.take(count, reserve);
-        let full = || Error::Full("too few pages are free to write a log anew".to_owned());
         let written = self.write_anew(pages, records(), taken.ok_or_else(full)?);
         if written.is_ok() {
             self.checkpoint_bytes = self.bytes;
@@ -402,8 +402,8 @@ impl Log {
     }
 }
 
-/// The number of pages of a checkpoint of these records; more than there can be free, once there are that many.
-fn pages_of(pages: &Pages, records: impl Iterator<Item = Vec<u8>>) -> usize {
+/// The number of pages of a checkpoint of these records; none if fewer are free.
+fn pages_of(pages: &Pages, records: impl Iterator<Item = Vec<u8>>) -> Option<usize> {
     let (most, page) = (pages.free_count(), pages.page_len() as usize - (HEADER + 8));
     let (mut count, mut left) = (1, page);
     for len in records.map(|record| record.len()).chain([0]) {
@@ -412,9 +412,9 @@ fn pages_of(pages: &Pages, records: impl Iterator<Item = Vec<u8>>) -> usize {
             (count, left) = (count + 1, page);
         }
         if count > most {
-            break;
+            return None;
         }
         left = left.saturating_sub(len);
     }
-    count
+    Some(count)
 }

@@ -205,3 +205,31 @@ fn a_flipped_bit_in_the_last_commit_before_a_kill_is_said() {
     let (records, damage) = found(&path, Role::Manifest).expect("found");
     assert_eq!((records.len(), damage), (3, Vec::new()));
 }
+
+/// A query that ends gives pages back while the pages of a checkpoint are counted.
+#[test]
+fn a_checkpoint_is_not_begun_though_pages_come_back_meanwhile() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = pool_in(&directory);
+    let pages = made(&path);
+    let mut log = Log::new(Role::Catalogue);
+    (0..10).for_each(|at| log.commit(&pages, &record(at), 0).expect("room"));
+    let others = std::cell::RefCell::new(Vec::new());
+    for number in 0.. {
+        let Some(page) = pages.begin(Use { role: Role::Segment, number }, 2) else { break };
+        others.borrow_mut().push(page.page());
+    }
+    let (its, free) = (&others, &pages);
+    let records = || {
+        (0..20).map(move |at| {
+            free.give_back(&its.take());
+            record(at)
+        })
+    };
+    let full = log.checkpoint(&pages, records, 0);
+    assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
+    log.commit(&pages, &record(99), 0).expect("room");
+    drop((others, log, pages));
+    let (records, damage) = found(&path, Role::Catalogue).expect("found");
+    assert_eq!((records.len(), damage), (11, Vec::new()));
+}

@@ -166,7 +166,8 @@ impl Names {
         let outcome = outcome.and(applied);
         // A drop that finds no page may find one once the log is shorter.
         if outcome.is_ok() || (is_drop && matches!(outcome, Err(Error::Full(_)))) {
-            self.shorten(&mut log, pages)?;
+            // It gives back more pages than it takes: for a drop it may take the last ones.
+            self.shorten(&mut log, pages, if is_drop { 0 } else { FOR_MANIFEST })?;
         }
         outcome.and(drawn)
     }
@@ -186,24 +187,24 @@ impl Names {
     }
 
     /// Writes the log anew if most of it is history.
-    fn shorten(&self, log: &mut Log, pages: &Pages) -> Result<()> {
+    fn shorten(&self, log: &mut Log, pages: &Pages, reserve: usize) -> Result<()> {
         let is_long = log.bytes > HISTORY && !mutant!("tsdb.names.history");
         let garbage = self.read().garbage_bytes();
         if (is_long && garbage > log.bytes / 2) || log.is_sparse(pages) {
             // As long as there is no room at all, the names are not looked through at each change.
             let live = log.bytes.saturating_sub(garbage) / u64::from(pages.page_len());
             if live < pages.free_count() as u64 {
-                self.write_anew(log, pages)?;
+                self.write_anew(log, pages, reserve)?;
             }
         }
         Ok(())
     }
 
-    fn write_anew(&self, log: &mut Log, pages: &Pages) -> Result<()> {
+    fn write_anew(&self, log: &mut Log, pages: &Pages, reserve: usize) -> Result<()> {
         let written = {
             let catalogue = self.read();
             let records = || records(catalogue.changes(), Log::record_max(pages)).map(|it| it.0);
-            log.checkpoint(pages, records, FOR_MANIFEST)
+            log.checkpoint(pages, records, reserve)
         };
         match written {
             Ok(()) => {

@@ -195,6 +195,10 @@ impl Segment {
     ) -> Result<Option<Entry>> {
         let key = (series, field, end.saturating_add(1));
         *near = self.lower_bound(pages, guard, key, *near);
+        if *near < self.info.entries {
+            // A damaged entry may be the one that is wanted.
+            self.entry(pages, guard, *near)?;
+        }
         let Some(before) = near.checked_sub(1) else { return Ok(None) };
         let entry = self.entry(pages, guard, before)?;
         Ok(((entry.series, entry.field) == (series, field)).then_some(entry))

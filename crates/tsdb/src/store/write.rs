@@ -83,7 +83,9 @@ impl Store {
     ) -> Result<Outcome> {
         self.shared.check_upkeep()?;
         let mut outcome = self.shared.write(database, policy, points);
-        let is_short = || self.shared.sets.iter().any(Set::is_short) && self.trouble().is_none();
+        // Where this thread seals, it tries again although it failed before: there may be room by now.
+        let may_seal = || self.upkeep.is_none() || self.trouble().is_none();
+        let is_short = || self.shared.sets.iter().any(Set::is_short) && may_seal();
         if matches!(outcome, Err(Error::Full(_))) && is_short() {
             // There is room once the points of heads are sealed. Those that are written already are written again.
             self.make_room(patience)?;
