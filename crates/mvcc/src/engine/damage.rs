@@ -19,8 +19,8 @@ impl Store {
         self.map.read().check_complete()?;
         self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |guard, met| {
             let view = met.view?;
-            if met.is_live && view.header.large {
-                self.volume.chain(guard, view.value(), false)?;
+            if met.is_live {
+                self.show(guard, &view, met.ticket, false, &mut |_| {})?;
             }
             Ok(ControlFlow::Continue(()))
         })
