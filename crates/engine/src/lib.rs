@@ -308,10 +308,10 @@ pub trait Engine: Send + Sync {
     /// being shown, and so may places without a record: a call passes at most some hundred of them,
     /// or as many as `count`. So it may show fewer records, or none. With a `count` of 0 an engine
     /// that has places looks at only one; others show a record, as with 1. Start with cursor 0; the
-    /// answer is the next cursor, 0 at the end. A record that exists from the first call to the last is shown at least
-    /// once; one that is written or removed in between may or may not be shown. A cursor keeps
-    /// nothing open, and any number is a valid cursor. The lowest 38 bits of an answer are not all 0,
-    /// unless it is 0, and a cursor whose are is the beginning: a server has cursors of its own.
+    /// answer is the next cursor, 0 at the end. A record that exists from the first call to the last
+    /// is shown at least once; one that is written or removed in between may or may not be shown. A
+    /// cursor keeps nothing open, and any number is a valid cursor. Cursors whose lowest 38 bits are 0
+    /// are left to servers: no answer is one, except 0 itself, and each is taken for the beginning.
     ///
     /// # Errors
     /// As the trait's.

@@ -29,7 +29,7 @@ pub(super) struct Grave {
 /// The tombstones that the index leads to.
 #[derive(Debug, Default)]
 pub(super) struct Graves {
-    /// Those that wait to be durable, in the order of the stream.
+    /// Those that wait to be durable, in the order of the stream, and those that are held no longer.
     waiting: VecDeque<Grave>,
     /// Those that are durable and held, by sequence and offset.
     held: BTreeMap<(u64, u64), Grave>,
@@ -113,7 +113,8 @@ impl List {
             }
             if grave.sequence > self.held && !mutant!("mvcc.list.held") {
                 // It may have been replaced before it was known to be durable.
-                if self.index.get(&grave.key).is_some_and(|it| it.newest() == offset) {
+                let newest = self.index.get(&grave.key).map(|it| it.newest());
+                if newest == Some(offset) || mutant!("mvcc.list.held_replaced") {
                     self.graves.held.insert((grave.sequence, offset), grave);
                 }
                 continue;

@@ -412,7 +412,7 @@ fn pages_of(pages: &Pages, records: impl Iterator<Item = Vec<u8>>) -> Option<usi
             (count, left) = (count + 1, page);
         }
         if count > most {
-            return None;
+            return mutant!("tsdb.log.few_pages").then_some(count);
         }
         left = left.saturating_sub(len);
     }

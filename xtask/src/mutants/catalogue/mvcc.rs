@@ -32,6 +32,8 @@ const CLEARS: Suite = Suite::of(PACKAGE, "damage", &["can_be_emptied"]);
 const LIST_DAMAGE: Suite = Suite::of(PACKAGE, "list_damage", &[]);
 /// The tree alone, with kills between a seal and its fence.
 const TREE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tree::tests"]);
+/// Tombstones that are held.
+const HELD: Suite = Suite::of(PACKAGE, Suite::UNIT, &["engine::tests::a_held_tombstone"]);
 const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
 /// Logs, cut everywhere.
 const LOG_CUTS: Suite = Suite::of(PACKAGE, "log", &["entries_are_there"]);
@@ -102,6 +104,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.tree.unproven", "a page is free that the newest commit rests on", TREE),
     Mutant::new("mvcc.tree.heir", "what a killed process has left is not flushed", TREE),
     Mutant::new("mvcc.list.held", "tombstones that are held go", LIVES),
+    Mutant::new("mvcc.list.held_replaced", "a tombstone is held that was replaced", HELD),
     Mutant::new("mvcc.list.tombstone", "a tombstone goes before its key has", DELETE_CUTS),
     Mutant::new("mvcc.list.half_groups", "half of a group counts", BATCH_CUTS).quick(),
     Mutant::new("mvcc.list.void_stays", "what does not count stays", LIVES),

@@ -34,6 +34,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.log.cut", "a log ends at an end that another thread has not fenced", CRASHES),
     Mutant::new("tsdb.log.left", "a log is ended while pages behind that end count", CRASHES),
     Mutant::new("tsdb.log.trimmed", "a damaged checkpoint is taken for one that never was", LOGS),
+    Mutant::new("tsdb.log.few_pages", "a checkpoint begins with too few pages", LOGS),
     Mutant::new("tsdb.log.abandon", "pages of a checkpoint that may count are given back", LOGS),
     Mutant::new("tsdb.sync.wait", "a write does not wait for its sync", CRASHES),
     Mutant::new("tsdb.chunk.flush", "a chunk that is not written back", CRASHES),
