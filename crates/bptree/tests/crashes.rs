@@ -1,20 +1,27 @@
 //! Power cuts at every fence and every return, and in recovery: acknowledged writes are there.
+//!
+//! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
 mod story;
 
 use coreplane_pmem::media::sim::{Fault, Model, SimOptions, explore};
 use story::{Story, explored, long_key, options};
 
+fn is_full_scale() -> bool {
+    std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_cut() {
     let (mut images, mut splits, mut merges) = (0, 0, 0);
-    for seed in 1..=12 {
+    let seeds = if is_full_scale() { 12 } else { 7 };
+    for seed in 1..=seeds {
         let story = Story::new(seed, 1 + (seed % 2) as u16, 120);
         images += explored(&story, &options(seed));
         splits += story.splits.into_inner();
         merges += story.merges.into_inner();
     }
-    assert!(images > 10_000 && splits > 35 && merges > 30, "{images} {splits} {merges}");
+    assert!(images > 5_000 && splits > 20 && merges > 15, "{images} {splits} {merges}");
 }
 
 #[test]
@@ -63,9 +70,8 @@ fn where_a_fence_is_a_sync_too() {
 /// one in the same leaf, or has replaced it.
 #[test]
 fn where_most_writes_are_relaxed() {
-    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let (mut images, mut splits) = (0, 0);
-    for seed in 1..=if is_full { 24 } else { 4 } {
+    for seed in 1..=if is_full_scale() { 24 } else { 4 } {
         let threads = 1 + (seed % 2) as u16;
         let story = Story { strict_in: 2 + seed % 5, ..Story::new(seed, threads, 120) };
         images += explored(&story, &SimOptions { model: Model::File, ..options(seed) });
@@ -78,7 +84,7 @@ fn where_most_writes_are_relaxed() {
 /// later records of the key name too, and that are freed with the last of them.
 #[test]
 fn where_keys_are_long() {
-    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let is_full = is_full_scale();
     let (mut images, mut splits, mut merges) = (0, 0, 0);
     for seed in 1..=if is_full { 40 } else { 4 } {
         let model = if seed % 4 == 3 { Model::File } else { Model::X86 };
@@ -102,18 +108,18 @@ fn where_keys_are_long() {
 #[test]
 fn where_many_writes_share_a_sync() {
     let mut images = 0;
-    for seed in 1..=8 {
+    for seed in 1..=if is_full_scale() { 8 } else { 5 } {
         let story = Story { waits_for: 9, ..Story::new(seed, 1 + (seed % 2) as u16, 120) };
         let options = SimOptions { model: Model::File, images_per_cut: 14, ..options(seed) };
         images += explored(&story, &options);
     }
-    assert!(images > 3000, "{images}");
+    assert!(images > 2000, "{images}");
 }
 
 /// As before, where a page is soon reused.
 #[test]
 fn where_pages_come_round_before_the_sync() {
-    for seed in 21..=26 {
+    for seed in 21..=if is_full_scale() { 26 } else { 24 } {
         let story = Story { waits_for: 40, keys: 6, large_in: 2, ..Story::new(seed, 1, 200) };
         let len = 96 << 10;
         let model = Model::File;

@@ -131,7 +131,7 @@ fn a_group_is_added_before_the_power_cut() {
         return;
     }
     let story = Story::new(12, Kind::Scmkv, shape(1, 2, Ack::All));
-    let story = Story { change: Change::GroupAdded, operations: 8, cut_in: 4, ..story };
+    let story = Story { change: Change::GroupAdded, operations: 8, cut_in: 8, ..story };
     let report = explored(&story, &SimOptions { images_per_cut: 1, ..story.options() });
     let in_the_run = report.images - report.recovery_images;
     assert!(report.cuts > 500 && in_the_run > 300 && report.recovery_images > 500, "{report}");

@@ -101,7 +101,7 @@ impl Subject for Workload {
 }
 
 fn seeds() -> u64 {
-    scaled(8, 60)
+    scaled(6, 60)
 }
 
 /// A workload and its images.

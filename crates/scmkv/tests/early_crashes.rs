@@ -280,7 +280,7 @@ fn explore_all(
 ) -> Report {
     let mut sum = Report::default();
     let mut late = 0;
-    let seeds = scaled(6, 40);
+    let seeds = scaled(4, 40);
     for seed in first..first + seeds {
         let subject = event_loops(seed, placement, loops);
         let report = explore(&options(seed), &subject);

@@ -294,8 +294,8 @@ fn bits(area: Area, at: usize, thinning: usize) -> Vec<u32> {
     }
     let step = match area {
         Area::Header | Area::Table | Area::Index => 1,
-        Area::RecordHead => 3,
-        Area::RecordValue => 17,
+        Area::RecordHead => 5,
+        Area::RecordValue => 29,
         Area::Unused => 211,
     };
     let drawn = (at as u32).wrapping_mul(0x9e37_79b9) >> 29;

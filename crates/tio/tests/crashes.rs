@@ -115,7 +115,7 @@ impl Story {
             page_size: SECTOR as u32,
             model,
             seed: self.seed,
-            images_per_cut: 12,
+            images_per_cut: if is_full_scale() { 12 } else { 6 },
             ..SimOptions::default()
         }
     }

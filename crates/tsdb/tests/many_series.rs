@@ -94,7 +94,7 @@ fn asked(store: &Store, text: &str, limits: Limits) -> Vec<Answer> {
 }
 
 fn config() -> Config {
-    Config { cases: 6, failure_persistence: None, max_shrink_iters: 20, ..Config::default() }
+    Config { cases: 4, failure_persistence: None, max_shrink_iters: 20, ..Config::default() }
 }
 
 /// As text with all bits of its floats: the text of a float is read as the same float.
@@ -224,7 +224,7 @@ fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
         "SELECT percentile(a, 90) FROM m GROUP BY time(100s), host",
     ];
     let (mut ended, mut whole) = ([0; LIMITS.len()], 0);
-    let steps = std::iter::successors(Some(4000_usize), |it| Some(it + it / 12));
+    let steps = std::iter::successors(Some(4000_usize), |it| Some(it + it / 6));
     for (step, bytes_max) in steps.take_while(|it| *it < 16 << 20).enumerate() {
         for text in texts {
             // The limits grow, so that at some step they equal the buckets, or the rows, of the answer.

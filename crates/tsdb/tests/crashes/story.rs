@@ -101,7 +101,7 @@ impl Story {
             page_size: PAGE,
             model,
             seed: self.seed,
-            images_per_cut: 8,
+            images_per_cut: if is_full_scale() { 8 } else { 5 },
             ..SimOptions::default()
         }
     }
