@@ -19,19 +19,21 @@ use crate::tally::Counts;
 const SERVERS: &str = "coreplane-cli";
 
 /// Programs of this package that may run beside others: nothing that they start has a deadline below a minute.
-const BESIDE: [&str; 15] = [
+const BESIDE: [&str; 17] = [
     "block_cuts",
     "block_kills",
     "command_line",
     "damage",
     "devices",
     "killed",
+    "lost",
     "matrix",
     "ordered",
     "poisoned",
     "pools",
     "read_only",
     "refused",
+    "remote",
     "time_series_kills",
     "truncation",
     "watched",
