@@ -55,10 +55,10 @@ pub(crate) fn restored(
                 .is_some_and(|it| is_length(it & u64::from(u32::MAX)));
         let birth = sealed::open(birth, offset + 16);
         let kind_of = |state: u64| Kind::from_bits(state & 0xf);
-        let is_first = |state: &u64| is_sound(space, geometry, seeds, page, *state);
-        let near = || near(stored).filter_map(|word| sealed::open(word, offset));
         let state = sealed::open(stored, offset).filter(|state| kind_of(*state).is_some());
-        let log = || near().filter(|it| kind_of(*it) == Some(Kind::Log)).find(is_first);
+        let near = || near(stored).filter_map(|word| sealed::open(word, offset));
+        let logs = || near().filter(|state| kind_of(*state) == Some(Kind::Log));
+        let log = || sound_one(space, geometry, seeds, page, logs());
         match state.or_else(|| log().filter(|_| birth != Some(0))) {
             Some(found) => {
                 if state.is_none() {
@@ -102,15 +102,22 @@ fn near(word: u64) -> impl Iterator<Item = u64> {
     shifts.flat_map(move |shift| (1..=255_u64).map(move |bits| word ^ bits << shift))
 }
 
-/// True if the first record of a page is sound, provided that `state` is the page's state.
-fn is_sound(space: &Arc<Space>, geometry: Geometry, seeds: Seeds, page: u32, state: u64) -> bool {
+/// The first of `states` with which the first record of a page is sound.
+fn sound_one(
+    space: &Arc<Space>,
+    geometry: Geometry,
+    seeds: Seeds,
+    page: u32,
+    mut states: impl Iterator<Item = u64>,
+) -> Option<u64> {
     if !space.adopt_log(page, geometry.page_size) {
-        return false;
+        return None;
     }
     let start = space.start_of(page);
-    let seed = record::seed(seeds.crc, (state >> 16) as u32, start);
-    let view =
-        { Reader { space }.view(&epoch::pin(), start).is_some_and(|it| it.check(seed).is_ok()) };
+    let found = states.find(|state| {
+        let seed = record::seed(seeds.crc, (state >> 16) as u32, start);
+        Reader { space }.view(&epoch::pin(), start).is_some_and(|it| it.check(seed).is_ok())
+    });
     space.retire(page);
-    view
+    found
 }
