@@ -14,7 +14,7 @@ fn newest_beside_the_cleaner(placement: Placement) {
     let home = Home::in_memory();
     let store = home.create(New::tiny(48).placed(placement));
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let cleaned = std::thread::scope(|scope| {
         let (store, is_over) = (&store, &is_over);
         let writers: Vec<_> = (0..2_u8)
             .map(|thread| {
@@ -39,20 +39,24 @@ fn newest_beside_the_cleaner(placement: Placement) {
                 })
             })
             .collect();
-        scope.spawn(move || {
+        let cleaner = scope.spawn(move || {
+            let mut cleaned = 0;
             while !is_over.load(Ordering::Relaxed) {
                 match store.clean() {
-                    Ok(_) | Err(Error::NoSpace { .. }) => {}
+                    Ok(is_cleaned) => cleaned += u32::from(is_cleaned),
+                    Err(Error::NoSpace { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
+            cleaned
         });
         let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         is_over.store(true, Ordering::Relaxed);
         ended.into_iter().for_each(|it| it.expect("a writer"));
+        cleaner.join().expect("the cleaner")
     });
-    let cleaned = store.stats().figure("cleaner_pages");
-    assert!(cleaned.is_none_or(|pages| pages > 0), "nothing was cleaned");
+    // Without those that a writer cleans when it needs space.
+    assert!(cleaned > 0, "nothing was cleaned beside the writers");
 }
 
 #[test]
