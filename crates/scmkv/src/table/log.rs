@@ -359,8 +359,7 @@ impl Log {
     /// If the medium fails.
     #[cold]
     pub(crate) fn take_back(&mut self, store: &Table, appended: Appended) -> Result<()> {
-        // Earlier `relaxed` writes still have to be flushed.
-        self.unflushed = self.unflushed.filter(|start| *start < appended.offset);
+        self.unflushed = None;
         self.forget_live(appended.len);
         store.counters.add(Count::LogBytes, -i64::from(appended.len));
         let Some(writer) = &mut self.writer else { return Ok(()) };
