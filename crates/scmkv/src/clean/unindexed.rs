@@ -17,10 +17,12 @@
 //! Pages that were open at a crash are left to the replay.
 
 use crate::table::Table;
+#[cfg(test)]
+use crate::table::counters::comparisons;
 use crate::table::run::Run;
 use coreplane_engine::Result;
 use coreplane_record::{Kind, View};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Suspects that are examined at a time.
 const SUSPECTS_MAX: usize = 1 << 16;
@@ -32,18 +34,6 @@ struct Newest {
     generation: u32,
     offset: u64,
     is_put: bool,
-}
-
-/// True if `run` has the record at `offset` in it.
-pub(crate) fn holds(run: &Run, generation: u32, offset: u64) -> bool {
-    let end = run.start.saturating_add(u64::from(run.len));
-    run.generation == generation && (run.start..end).contains(&offset)
-}
-
-/// Moves the `members`, by generation and offset, that `run` names to `counted`.
-pub(crate) fn count_members<T>(members: &mut Vec<(u32, u64, T)>, run: &Run, counted: &mut Vec<T>) {
-    let named = members.extract_if(.., |member| holds(run, member.0, member.1));
-    counted.extend(named.map(|(_, _, member)| member));
 }
 
 /// Which records of a key are sought when no slot of it is found.
@@ -120,7 +110,7 @@ fn look_into(
             *known = Some(new);
         }
     };
-    let mut members = Vec::new();
+    let mut members = BTreeMap::new();
     table.visit_all(skip, &mut |seen| {
         let view = &seen.view;
         let is_put = match view.header.kind {
@@ -133,17 +123,22 @@ fn look_into(
         if !view.header.batched {
             learn(suspects, view.key(), newest);
         } else if suspects.contains_key(view.key()) {
-            members.push((generation, view.offset, (view.key().to_vec(), newest)));
+            members.insert((generation, view.offset), (view.key().to_vec(), newest));
         }
     });
-    let mut counted = Vec::new();
     if !members.is_empty() {
         table.visit_all(skip, &mut |seen| {
-            if seen.view.header.kind == Kind::Commit {
-                let runs = Run::decode_all(seen.view.value());
-                runs.for_each(|run| count_members(&mut members, &run, &mut counted));
+            if seen.view.header.kind != Kind::Commit {
+                return;
+            }
+            for run in Run::decode_all(seen.view.value()) {
+                let of_run = (run.generation, run.start)..(run.generation, run.end());
+                for (key, newest) in members.range(of_run).map(|(_, member)| member) {
+                    #[cfg(test)]
+                    comparisons::note();
+                    learn(suspects, key, *newest);
+                }
             }
         });
     }
-    counted.iter().for_each(|(key, newest)| learn(suspects, key, *newest));
 }

@@ -49,3 +49,24 @@ impl Counters {
         self.0.get(count as usize)
     }
 }
+
+/// Comparisons that this thread has made, for tests of how their number grows.
+#[cfg(test)]
+pub(crate) mod comparisons {
+    use std::cell::Cell;
+
+    thread_local! {
+        static MADE: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn note() {
+        MADE.set(MADE.get() + 1);
+    }
+
+    /// Those of `work`.
+    pub(crate) fn of(work: impl FnOnce()) -> u64 {
+        let before = MADE.get();
+        work();
+        MADE.get() - before
+    }
+}

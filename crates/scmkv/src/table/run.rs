@@ -19,6 +19,11 @@ impl Run {
     }
     // media-format: end
 
+    /// The offset behind its last byte.
+    pub(crate) fn end(self) -> u64 {
+        self.start.saturating_add(u64::from(self.len))
+    }
+
     /// The run as a commit record holds it.
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::LEN);
