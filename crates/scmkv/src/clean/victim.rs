@@ -19,6 +19,8 @@
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
+#[cfg(test)]
+use crate::table::counters::comparisons;
 use crate::table::log::{Appended, Log};
 use crate::table::page::{self, Cell};
 use coreplane_engine::Result;
@@ -28,6 +30,23 @@ use std::sync::atomic::Ordering;
 /// Seconds after which a page becomes no older. What has lived for an hour will live: a greater age says nothing more
 /// about it, and would outweigh any number of dead bytes.
 const AGE_MAX: u32 = 3600;
+
+/// What one pass over the pages shows.
+#[derive(Debug, Default)]
+struct Promises {
+    /// Dead bytes in full pages, as far as counted.
+    reclaimable: u64,
+    /// The page that promises most, and what it promises: among all, and among the worthy ones.
+    best: Option<(u32, f64)>,
+    worthy: Option<(u32, f64)>,
+}
+
+impl Promises {
+    /// The page that promises most among the worthy ones, or among all if there is none.
+    fn page(&self) -> Option<u32> {
+        self.worthy.or(self.best).map(|(page, _)| page)
+    }
+}
 
 impl Cleaner {
     /// No slot names a commit record: it counts as toll of its page, not as live bytes.
@@ -65,6 +84,8 @@ impl Cleaner {
 
     /// The bytes that cleaning a page gains; none if it may not be cleaned.
     fn gain(&self, page: u32) -> Option<u64> {
+        #[cfg(test)]
+        comparisons::note();
         let cell = self.pages.cell(page);
         if cell.kind() != Some(page::Kind::Log) {
             return None;
@@ -100,24 +121,39 @@ impl Cleaner {
 
     /// The page that promises most, if any gains `gain_min` bytes.
     pub(crate) fn pick(&self, state: &mut CleanerState, gain_min: u64) -> Option<u32> {
+        self.promises(state, gain_min).worthy.map(|(page, _)| page)
+    }
+
+    /// What the pages promise, with those that gain `gain_min` bytes as the worthy ones.
+    fn promises(&self, state: &mut CleanerState, gain_min: u64) -> Promises {
         let now = self.clock_seconds();
         let room = self.room_of_cleaner(state.log());
-        (0..self.pages.len())
-            .filter_map(|page| Some((page, self.gain(page)?)))
-            .filter(|(_, gain)| *gain >= gain_min.max(1))
-            .map(|(page, gain)| (page, gain, self.pages.cell(page)))
-            .filter(|(_, _, cell)| copied_bytes(cell) <= room)
-            .map(|(page, gain, cell)| {
-                let length = f64::from(cell.length.load(Ordering::Acquire));
-                let age = now.saturating_sub(cell.sealed_at.load(Ordering::Relaxed));
-                let age = if mutant!("scmkv.clean.age") { age } else { age.min(AGE_MAX) };
-                let age = f64::from(age + 1);
-                let dead_part = gain as f64 / (length + self.unused(length as u32) as f64);
-                let dead_part = dead_part.min(1.0);
-                (page, dead_part * age / (2.0 - dead_part))
-            })
-            .max_by(|a, b| a.1.total_cmp(&b.1))
-            .map(|(page, _)| page)
+        let mut promises = Promises::default();
+        for page in 0..self.pages.len() {
+            let Some(gain) = self.gain(page) else { continue };
+            promises.reclaimable += gain;
+            let cell = self.pages.cell(page);
+            if gain == 0 || copied_bytes(cell) > room {
+                continue;
+            }
+            let promise = self.promise_of(cell, gain, now);
+            for (best, least) in [(&mut promises.best, 1), (&mut promises.worthy, gain_min)] {
+                if gain >= least && best.is_none_or(|(_, other)| promise >= other) {
+                    *best = Some((page, promise));
+                }
+            }
+        }
+        promises
+    }
+
+    /// What cleaning a page promises, by the cost-benefit rule.
+    fn promise_of(&self, cell: &Cell, gain: u64, now: u32) -> f64 {
+        let length = cell.length.load(Ordering::Acquire);
+        let age = now.saturating_sub(cell.sealed_at.load(Ordering::Relaxed));
+        let age = if mutant!("scmkv.clean.age") { age } else { age.min(AGE_MAX) };
+        let bytes = f64::from(length) + self.unused(length) as f64;
+        let dead_part = (gain as f64 / bytes).min(1.0);
+        dead_part * f64::from(age + 1) / (2.0 - dead_part)
     }
 
     /// Bytes that the cleaner can surely copy: with more free pages than are left to it, any page.
@@ -130,12 +166,11 @@ impl Cleaner {
         }
     }
 
-    /// The page that promises most among those that gain an eighth of a page, or among all if there is none. An old
-    /// page with few dead bytes promises more than a young one with many, and a writer that waits gets little by it.
-    fn pick_worthy(&self, state: &mut CleanerState) -> Option<u32> {
+    /// What the pages promise to a writer that waits: those that gain an eighth of a page are the worthy ones. An old
+    /// page with few dead bytes promises more than a young one with many, and that writer gets little by it.
+    fn promises_to_writer(&self, state: &mut CleanerState) -> Promises {
         let worthy = u64::from(self.geometry.page_size) / 8;
-        let worthy = if mutant!("scmkv.clean.worthy") { 1 } else { worthy };
-        self.pick(state, worthy).or_else(|| self.pick(state, 1))
+        self.promises(state, if mutant!("scmkv.clean.worthy") { 1 } else { worthy })
     }
 
     /// The bytes that cleaning the open page of a log gains once it is sealed.
@@ -180,23 +215,24 @@ impl Cleaner {
         }
         let lacking = u64::from(pages) * u64::from(self.geometry.page_size);
         let filling = self.gain_in_open(own) + self.dead_in_open(state.log());
-        let promised = self.reclaimable() + filling + state.log().room() as u64;
+        let promises = self.promises_to_writer(state);
+        let promised = promises.reclaimable + filling + state.log().room() as u64;
         if promised >= lacking {
-            if let Some(page) = self.pick_worthy(state) {
+            if let Some(page) = promises.page() {
                 return Ok(Some(page));
             }
             // The dead bytes are in the pages that these two logs are filling.
             if filling > 0 {
                 own.seal(self)?;
                 state.log().seal(self)?;
-                if let Some(page) = self.pick_worthy(state) {
+                if let Some(page) = self.promises_to_writer(state).page() {
                     return Ok(Some(page));
                 }
             }
         }
         // The others are in the pages that logs which are not in use have open.
         if self.seal_dead(lacking.saturating_sub(promised).max(1))?
-            && let Some(page) = self.pick_worthy(state)
+            && let Some(page) = self.promises_to_writer(state).page()
         {
             return Ok(Some(page));
         }

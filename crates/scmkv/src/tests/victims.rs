@@ -2,6 +2,7 @@
 
 use crate::recovery::open::{Options, Placement, create_options};
 use crate::store::Store;
+use crate::table::counters::comparisons;
 use crate::table::geometry::Geometry;
 use crate::table::index::Verdict;
 use coreplane_engine::WriteOptions;
@@ -77,4 +78,25 @@ fn a_writer_takes_its_own_open_page_without_live_records() {
     let mut state = spin::lock(&store.cleaner_state);
     let mut own = store.logs[mine].lock();
     assert_eq!(store.pick_for_writer(&mut state, &mut own, 1).expect("a page"), Some(page));
+}
+
+/// A pool of terabytes has millions of pages.
+#[test]
+fn a_writer_looks_at_each_page_once() {
+    let (_sim, store) = new_store();
+    let mine = thread_number() % store.logs.len();
+    for round in 0..4 {
+        for number in 0..9 {
+            let put = store.put(&[b'k', number], &[round; 400], &WriteOptions::default());
+            assert!(put.expect("put").is_written());
+        }
+        store.logs[mine].lock().seal(&store).expect("sealed");
+    }
+    let mut state = spin::lock(&store.cleaner_state);
+    let mut own = store.logs[mine].lock();
+    let looks = comparisons::of(|| {
+        let picked = store.pick_for_writer(&mut state, &mut own, 1).expect("no failure");
+        assert!(picked.is_some(), "nothing is dead");
+    });
+    assert_eq!(looks, u64::from(store.pages.len()));
 }
