@@ -45,16 +45,21 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // Hidden records cannot be read. Versions of records that cannot be read stay.
-        let release = |map: &mut Writing<'_>, is_first: bool| {
+        let release = |map: &mut Writing<'_>| {
             let _best_effort = self.store.commit_all(map).is_ok();
-            let guard = epoch::pin();
-            if is_first {
-                map.unpin(self.version);
-            }
-            map.release_some(&guard)
+            map.release_some(&epoch::pin())
         };
+        let is_log = {
+            let mut map = self.store.map.write();
+            map.unpin(self.version);
+            map.log().is_some()
+        };
+        if is_log {
+            // Its commits release: the thread that drops may be the one that serves all clients.
+            return;
+        }
         for step in 1_usize.. {
-            if !release(&mut self.store.map.write(), step == 1).unwrap_or(false) {
+            if !release(&mut self.store.map.write()).unwrap_or(false) {
                 return;
             }
             spin::leave();

@@ -73,6 +73,13 @@ impl List {
             }
             // The pages that are coming may wait for a guard of this very thread.
             let is_enough_coming = usable + self.stream.coming() >= pages + reserve;
+            if !is_enough_coming && self.is_trim_due() {
+                if self.stream.is_hiding() {
+                    self.stream.commit()?;
+                }
+                self.trim_some(&epoch::pin())?;
+                continue;
+            }
             let may_clean = steps > 0 && usable >= self.for_victim() && !is_enough_coming;
             if may_clean && let Some(generation) = self.stream.moves_wait_for()? {
                 self.stream.volume.space.sync_request(generation);

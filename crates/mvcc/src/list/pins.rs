@@ -1,8 +1,8 @@
 //! Versions that are kept for pins.
 //!
 //! A key that is written while a pin sees its newest version keeps both versions: it is *aged*. When a pin has gone,
-//! aged keys are trimmed, some at a time, and other threads get the map in between: there may be as many aged keys as
-//! keys. So are the keys from before a clear.
+//! aged keys are trimmed, some at a time, and other threads get the map in between, or it goes on with later commits:
+//! there may be as many aged keys as keys. So are the keys from before a clear.
 
 use super::{Index, List, Versions};
 use crate::key::Key;
@@ -53,6 +53,15 @@ impl Aged {
             self.chunks.pop_front();
         }
         Some(key)
+    }
+
+    fn is_due(&self) -> bool {
+        self.due > 0
+    }
+
+    /// The number of keys that were examined since a pin has gone, or got several versions since.
+    pub(super) fn len_examined(&self) -> usize {
+        self.len - self.due
     }
 
     /// A pin has gone: all keys are due.
@@ -121,12 +130,19 @@ impl List {
         archive.map_or(&self.index, |(_, index)| index)
     }
 
+    /// True if there are records from before a clear that no pin sees any more.
+    fn is_archive_due(&self) -> bool {
+        let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
+        self.archives.first().is_some_and(|(cleared, _)| *cleared <= oldest)
+    }
+
     /// Supersedes records from before a clear that no pin sees any more, of so many keys; false if none are left.
     pub(super) fn drop_archived(&mut self, guard: &Guard, most: usize) -> bool {
-        let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
         for _ in 0..most {
-            let first = self.archives.first_mut().filter(|(cleared, _)| *cleared <= oldest);
-            let Some((_, index)) = first else { return false };
+            if !self.is_archive_due() {
+                return false;
+            }
+            let Some((_, index)) = self.archives.first_mut() else { return false };
             match index.pop_first() {
                 Some((_, versions)) => {
                     versions.all().iter().for_each(|offset| self.supersede(guard, *offset));
@@ -156,25 +172,31 @@ impl List {
         Ok(None)
     }
 
-    /// Trims the next keys; false if there are no more.
+    /// True if there are keys to trim.
+    pub(super) fn is_trim_due(&self) -> bool {
+        self.aged.is_due() || self.is_archive_due()
+    }
+
+    /// Trims the next keys; false if there are no more. Hidden records cannot be read.
     pub(super) fn trim_some(&mut self, guard: &Guard) -> Result<bool> {
+        if !self.is_trim_due() {
+            return Ok(false);
+        }
         if self.drop_archived(guard, DROPPED) {
             return Ok(true);
         }
         for _ in 0..TRIMMED {
-            let Some(key) = self.aged.pop_due() else {
-                // Pages that the cleaner has set aside meanwhile, for a pin that is gone.
-                self.stream.pages.release();
-                return Ok(false);
-            };
+            let Some(key) = self.aged.pop_due() else { break };
             // A key that still has several versions, or cannot be read, is examined again when the next pin has gone.
             if !matches!(self.trim(guard, &key), Ok(false)) {
                 self.aged.push(key);
             }
         }
-        if mutant!("mvcc.list.trim") {
-            return Ok(false);
+        if self.is_trim_due() && !mutant!("mvcc.list.trim") {
+            return Ok(true);
         }
-        Ok(true)
+        // Pages that the cleaner has set aside meanwhile, for a pin that is gone.
+        self.stream.pages.release();
+        Ok(false)
     }
 }

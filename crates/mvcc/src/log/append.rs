@@ -20,6 +20,7 @@ use coreplane_engine::{Batch, ChangeRef, Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
+use std::sync::atomic::Ordering;
 
 /// The most changes of an entry.
 const CHANGES_MAX: usize = 1 << 20;
@@ -374,6 +375,7 @@ impl LogMap {
             self.store.count(kind.kind, key.len() + value.len());
             parts.push(Part { offset: new.offset, len: new.len, is_large: kind.large });
         }
+        self.appended.fetch_add(parts.len(), Ordering::Relaxed);
         log_of(map)?.close_entry(timestamp, header, parts, keys)
     }
 }

@@ -34,8 +34,9 @@
 //! # Versions
 //!
 //! An older version of a key is needed while it is the newest applied one, or a snapshot that was
-//! [pinned](LogMap::snapshot) sees it. Then it is dropped automatically. So the oldest timestamp that can be read is
-//! that of the oldest snapshot, or the applied one ([`Control::purged`](crate::Control)).
+//! [pinned](LogMap::snapshot) sees it. So the oldest timestamp that can be read is that of the oldest snapshot, or the
+//! applied one ([`Control::purged`](crate::Control)). Of the versions that only a dropped snapshot has seen each commit
+//! drops a few, and more the more changes it has; a change that lacks room drops as many as it needs.
 //!
 //! Appends leave pages to all other changes, except pages that a snapshot keeps: while it exists, any change may fail
 //! with [`Error::NoSpace`], which changes nothing, and finds room when the snapshot is gone.
@@ -60,6 +61,7 @@
 //! - Its confirmations go out when k entries were appended, or in time. Here the caller commits.
 
 mod append;
+mod commit;
 mod install;
 mod read;
 
@@ -104,6 +106,8 @@ pub struct LogMap {
     is_broken: AtomicBool,
     /// Records that were installed since the map was last written.
     unsealed: AtomicUsize,
+    /// Changes that were appended since the last commit.
+    appended: AtomicUsize,
 }
 
 impl std::fmt::Debug for LogMap {
@@ -199,6 +203,7 @@ impl LogMap {
             gate: RwLock::new(gate),
             is_broken: AtomicBool::new(false),
             unsealed: AtomicUsize::new(0),
+            appended: AtomicUsize::new(0),
         })
     }
 
@@ -271,35 +276,6 @@ impl LogMap {
             control.members = members.to_vec();
             Ok(())
         })
-    }
-
-    /// Makes all earlier changes durable, or requests it; returns the ticket to wait for.
-    ///
-    /// Where a fence is an instruction they are durable when this returns, by one fence, or none if nothing is new;
-    /// by two if the cleaner of a tree has moved records. Where it is a sync, one is requested.
-    ///
-    /// # Errors
-    /// If the medium fails.
-    pub fn commit(&self) -> Result<Ticket> {
-        let store = &self.store;
-        let mut map = store.map.write();
-        store.check_writable()?;
-        // Moved records share the fence or sync, and nothing is hidden from the next apply.
-        map.tidy()?;
-        if store.volume.space.fences_at_once() {
-            store.commit_all(&mut map)?;
-            return Ok(Ticket::DURABLE);
-        }
-        map.seal()?;
-        if map.stream().is_uncovered() {
-            map.stream_mut().cover(true);
-        }
-        let generation = map.stream().pending();
-        map.settle();
-        drop(map);
-        let Some(generation) = generation else { return Ok(Ticket::DURABLE) };
-        store.volume.space.sync_request(generation);
-        Ok(Ticket::new(0, generation))
     }
 
     /// True if the writes of a ticket are durable.

@@ -215,7 +215,8 @@ impl LogMap {
         self.store.scan_at((start, end), reverse, (limit, u64::MAX), visit)
     }
 
-    /// Pins the applied state, to be read or sent while entries go on. Durable when it returns.
+    /// Pins the applied state, to be read or sent while entries go on. Waits for no sync: where a fence is one, what is
+    /// not durable yet, the applied timestamp for one, is so with the next [commit](LogMap::commit).
     ///
     /// # Errors
     /// [`Error::Installing`]; if the medium fails.
@@ -228,16 +229,10 @@ impl LogMap {
                 map.seal()?;
             }
             let pinned = Pinned::within(&self.store, &mut map)?;
-            if !map.stream().fences_at_once() && map.stream().is_uncovered() {
-                // The control record with the applied timestamp, too.
-                map.stream_mut().cover(true);
-            }
             let control = map.log().ok_or_else(no_log)?.control();
             (pinned, control.applied_header.clone(), control.members.clone())
         };
-        let snapshot = LogSnapshot { pinned, header, members };
-        self.store.sync()?;
-        Ok(snapshot)
+        Ok(LogSnapshot { pinned, header, members })
     }
 
     /// True if a state is pinned.
@@ -247,7 +242,7 @@ impl LogMap {
     }
 }
 
-/// The applied state at one moment. Dropping it releases the versions that it sees.
+/// The applied state at one moment. When it is dropped, [commits](LogMap::commit) release the versions that it sees.
 pub struct LogSnapshot {
     pinned: Pinned,
     header: Vec<u8>,

@@ -61,7 +61,9 @@ impl Tree {
             if self.release_said() {
                 continue;
             }
-            if self.kept_due > 0 {
+            // The pages that are coming may wait for a guard of this very thread.
+            let soon = free + self.stream.coming();
+            if soon < wanted && self.kept_due > 0 {
                 self.release_kept(&epoch::pin());
                 continue;
             }
@@ -93,8 +95,6 @@ impl Tree {
             if self.count_nodes(count::STEP) {
                 return Ok(Space::Again);
             }
-            // The pages that are coming may wait for a guard of this very thread.
-            let soon = free + self.stream.coming();
             if soon < wanted && !self.is_in_vain() && self.clean_round(wanted)? {
                 self.push_out()?;
                 return Ok(Space::Again);

@@ -283,6 +283,9 @@ impl Tree {
     /// Of the records that pins have kept, examines some that are due since a pin has gone, and supersedes those that
     /// no pin sees; false if none are left.
     pub(super) fn release_kept(&mut self, guard: &Guard) -> bool {
+        if self.kept_due == 0 {
+            return false;
+        }
         for _ in 0..RELEASED.min(self.kept_due) {
             self.kept_due -= 1;
             // One that another pin sees is kept again, behind those that are due.

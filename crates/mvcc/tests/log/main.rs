@@ -13,5 +13,6 @@ mod model;
 mod moments;
 mod ops;
 mod readers;
+mod release;
 mod room;
 mod worlds;
