@@ -190,6 +190,46 @@ fn a_full_store_takes_more_when_its_pool_has_grown() {
     assert!(matches!(store.grow(8 << 20), Err(Error::Closed)));
 }
 
+/// Its blocks and pages take seconds, and nobody waits for them: a read of an expired record changes the root, and
+/// what a write leaves to others is in proportion to the pages that there are to write to.
+#[test]
+fn reads_of_expired_records_and_inserts_go_on_while_a_pool_grows() {
+    const GROWN: u64 = 1 << 30;
+    let directory = in_memory();
+    let clock = ManualClock::starting_at(UnixMillis(1_000));
+    let options = Options { time: Some(clock.as_clock()), ..Options::default() };
+    let store = created(directory.path(), 8 << 20, &options);
+    let put = |number: u64, expires_at: Option<UnixMillis>| {
+        let write = WriteOptions { expires_at, ..WriteOptions::default() };
+        let _outcome = store.put(&number.to_be_bytes(), b"value", &write).expect("room");
+    };
+    const EXPIRING: u64 = 4_000;
+    (0..EXPIRING).for_each(|number| put(number, Some(UnixMillis(1_001 + number))));
+    let path = directory.path().join("pool");
+    let mut count = 0;
+    std::thread::scope(|scope| {
+        let grows = scope.spawn(|| store.grow(GROWN).expect("grow"));
+        while std::fs::metadata(&path).expect("its state").len() < GROWN {
+            std::hint::spin_loop();
+        }
+        // The pages are faulted in now.
+        while !grows.is_finished() {
+            if count < EXPIRING {
+                clock.advance(1);
+                assert_eq!(store.get(&count.to_be_bytes()).expect("get"), None);
+            }
+            put(EXPIRING + count % 1_000, None);
+            count += 1;
+        }
+    });
+    // One may have waited, and the next may come before the thread has ended.
+    assert!(count > 20, "{count} calls");
+    store.close().expect("close");
+    drop(store);
+    let found = opened(directory.path()).get(&EXPIRING.to_be_bytes()).expect("get");
+    assert_eq!(found, Some(b"value".to_vec()));
+}
+
 /// As a delete and a single write with this option do.
 #[test]
 fn a_batch_that_may_use_the_reserve_has_the_space_that_is_kept_for_deletes() {

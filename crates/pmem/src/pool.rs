@@ -71,6 +71,8 @@ pub struct Pool {
     space: Arc<Space>,
     header: Static,
     roots: Mutex<Roots>,
+    /// Held while the pool grows, by nothing else: readers and writers of the root wait for no growth.
+    growing: Mutex<()>,
     medium: Medium,
     file: Option<Opened>,
     unsafe_shutdowns: Option<UnsafeShutdowns>,
@@ -162,6 +164,7 @@ impl Pool {
             space,
             header,
             roots: Mutex::new(roots),
+            growing: Mutex::new(()),
             medium: chosen.medium.clone(),
             file: None,
             unsafe_shutdowns: None,
@@ -267,6 +270,7 @@ impl Pool {
             space,
             header,
             roots: Mutex::new(roots),
+            growing: Mutex::new(()),
             medium: chosen.medium.clone(),
             file: None,
             unsafe_shutdowns: None,
@@ -393,6 +397,11 @@ impl Pool {
         header::VERSION
     }
 
+    /// Bytes that the root states. The space may be longer: a growth has not ended, or a crash has cut it off.
+    pub fn size(&self) -> u64 {
+        self.roots.lock().root().size
+    }
+
     /// The current root.
     pub fn root(&self) -> [u64; ROOT_WORDS] {
         self.roots.lock().root().words
@@ -409,17 +418,17 @@ impl Pool {
         roots.replace(&self.space, root)
     }
 
-    /// Grows the pool to `size` bytes (rounded down to whole pages) while it is in use; durable
-    /// when it returns. Does nothing if it is already that large.
+    /// Grows the pool to `size` bytes (rounded down to whole pages) while it is in use; durable when it returns. Does
+    /// nothing if it is already that large. This may take seconds; the new pages are in the space before the end.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`], [`PoolError::Geometry`] and [`PoolError::Truncated`], after which the pool is as before;
     /// [`PoolError::Sync`], [`PoolError::Io`].
     pub fn grow(&self, size: u64) -> Result<(), PoolError> {
         let size = header::whole_pages(size, self.header.page_size)?;
-        let mut roots = self.roots.lock();
-        let root = roots.root();
-        if size <= root.size {
+        let _growing = self.growing.lock();
+        let old = self.size();
+        if size <= old {
             return Ok(());
         }
         // A truncated file must not get its length back, which would hide the loss.
@@ -431,7 +440,9 @@ impl Pool {
             )));
         }
         if let Some(Opened { path, file }) = &self.file {
-            allocate::extend(file, path, root.size, size)?;
+            let writable = self.space.file_to_write().ok_or(std::io::ErrorKind::Other);
+            let writable = writable.io("open the pool again, to write to it")?;
+            allocate::extend(writable, path, old, size)?;
             // Where a fence is a sync of the file, the fences of the root cover its length. A sync here could get the
             // error of a failed write, which the kernel reports once, in place of the fence that has to fail.
             if self.space.fences_at_once() {
@@ -440,9 +451,14 @@ impl Pool {
         }
         self.space.grow(size).io("map the grown pool")?;
         if self.file.is_some() {
-            allocate::fault_in(&self.space, root.size, size - root.size);
+            allocate::fault_in(&self.space, old, size - old);
         }
-        roots.replace(&self.space, Root { size, ..root })
+        if mutant!("pmem.grow.root") {
+            return Ok(());
+        }
+        let mut roots = self.roots.lock();
+        let root = Root { size, ..roots.root() };
+        roots.replace(&self.space, root)
     }
 
     /// The medium of the pool.

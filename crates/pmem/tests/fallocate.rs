@@ -11,20 +11,23 @@ const PAGES: u64 = 16;
 
 /// From now on `fallocate` of this thread fails as if the kernel did not have it.
 fn refuse_fallocate() {
+    fail_calls(&[(libc::SYS_fallocate, libc::ENOSYS)]);
+}
+
+/// From now on these calls of this thread fail with these errors.
+fn fail_calls(calls: &[(libc::c_long, libc::c_int)]) {
     const fn statement(code: u32, jump: (u8, u8), k: u32) -> libc::sock_filter {
         libc::sock_filter { code: code as u16, jt: jump.0, jf: jump.1, k }
     }
-    let mut program = [
-        // The number of the call is first in the data.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (0, 1), libc::SYS_fallocate as u32),
-        statement(
-            libc::BPF_RET | libc::BPF_K,
-            (0, 0),
-            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
-        ),
-        statement(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
-    ];
+    // The number of the call is first in the data.
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0)];
+    for (call, error) in calls {
+        let is_it = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let fails = libc::SECCOMP_RET_ERRNO | *error as u32;
+        program.push(statement(is_it, (0, 1), *call as u32));
+        program.push(statement(libc::BPF_RET | libc::BPF_K, (0, 0), fails));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the first call takes no memory, the second reads the program, which is there until it returns. A thread
     // may always limit its own calls.
@@ -105,5 +108,28 @@ fn a_pool_is_made_and_grown() {
         assert_eq!(state.len(), 2 * PAGES * u64::from(PAGE));
         assert!(state.blocks() * 512 >= state.len());
         assert_eq!(open(&path).root(), [5; ROOT_WORDS]);
+    }
+}
+
+/// The call may have got the report of an earlier write error, which the kernel makes once.
+#[test]
+fn a_growth_that_cannot_write_marks_the_pool() {
+    for error in [libc::EIO, libc::ENOSPC] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("p");
+        let pool = create(&path);
+        let mark = directory.path().join("p.sync-failed");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fail_calls(&[(libc::SYS_fallocate, libc::ENOSYS), (libc::SYS_pwrite64, error)]);
+                pool.grow(2 * PAGES * u64::from(PAGE)).expect_err("no zeroes");
+            });
+        });
+        assert!(mark.exists(), "error {error}");
+        assert_eq!(std::fs::metadata(&path).expect("its state").len(), PAGES * u64::from(PAGE));
+        pool.set_root([5; ROOT_WORDS]).expect("the root");
+        drop(pool);
+        assert_eq!(open(&path).root(), [5; ROOT_WORDS]);
+        assert!(!mark.exists(), "it is settled");
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Store {
     writer: Writer,
     /// Held while the kept tombstones are changed.
     holding: Mutex<()>,
+    /// Held while the pool grows, by nothing else.
+    growing: Mutex<()>,
     /// The pool stays unchanged: what is written is in this process alone.
     is_copy: bool,
 }
@@ -51,7 +53,8 @@ impl Store {
     }
 
     fn over(writer: Writer, options: &Options) -> Self {
-        Self { writer, holding: Mutex::new(()), is_copy: options.is_copy }
+        let (holding, growing) = (Mutex::new(()), Mutex::new(()));
+        Self { writer, holding, growing, is_copy: options.is_copy }
     }
 
     /// Grows the pool to `size` bytes while it is in use.
@@ -59,9 +62,8 @@ impl Store {
     /// # Errors
     /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
-        self.check_writable()?;
-        let _changing = spin::lock(&self.root_change);
-        // A close takes the lock last of all: a closed pool stays as it is.
+        let _growing = spin::lock(&self.growing);
+        // A close beside it loses nothing: the root states the size by itself.
         self.check_writable()?;
         let before = self.space.pages();
         self.pool.grow(size).map_err(coreplane_record::pool_error)?;

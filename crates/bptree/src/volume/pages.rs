@@ -83,6 +83,8 @@ const READERS_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct Pages {
     space: Arc<Space>,
     free: Mutex<Free>,
+    /// Pages of the pool, without those of a growth that were not offered yet.
+    count: AtomicU32,
     next_birth: AtomicU64,
     /// Births up to here may be given out: the root states that durably.
     births_end: AtomicU64,
@@ -121,6 +123,7 @@ impl Pages {
         Self {
             space: Arc::clone(space),
             free: Mutex::default(),
+            count: AtomicU32::new(space.pages()),
             next_birth: AtomicU64::new(1),
             births_end: AtomicU64::new(1),
             for_bounds: AtomicU32::new(0),
@@ -134,7 +137,7 @@ impl Pages {
         match demand {
             Demand::Reserve => 0,
             Demand::Overwrite => RESERVE,
-            Demand::Insert => RESERVE + self.space.pages() / 64,
+            Demand::Insert => RESERVE + self.count.load(Ordering::Relaxed) / 64,
         }
     }
 
@@ -146,6 +149,7 @@ impl Pages {
 
     /// Adds unused pages, behind all that were used already.
     pub(crate) fn offer(&self, pages: impl DoubleEndedIterator<Item = u32>) {
+        self.count.store(self.space.pages(), Ordering::Relaxed);
         spin::lock(&self.free).used.splice(0..0, pages.rev());
     }
 

@@ -100,6 +100,8 @@ pub(crate) struct Store {
     /// Held while the tombstones that are kept change, and by a clear, which keeps none: both change the root and the
     /// map.
     holding: Mutex<()>,
+    /// Held while the pool grows, by nothing else.
+    growing: Mutex<()>,
     /// The next version; of a log, the one behind the applied timestamp. Changed only by the thread that holds the
     /// map for writing.
     pub(crate) next_version: AtomicU64,

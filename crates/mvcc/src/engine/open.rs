@@ -127,6 +127,7 @@ impl Store {
             is_whole: AtomicBool::new(is_whole),
             making_whole: Mutex::new(()),
             holding: Mutex::new(()),
+            growing: Mutex::new(()),
             next_version: AtomicU64::new(version),
             appended: AtomicU64::new(0),
             durable: AtomicU64::new(0),

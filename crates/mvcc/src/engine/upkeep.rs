@@ -60,16 +60,18 @@ impl Store {
         }
     }
 
-    /// Grows the pool.
+    /// Grows the pool. Readers and writers go on meanwhile: a page that is not offered yet has no life.
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
-        let mut map = self.writing()?;
+        let _growing = self.growing.lock();
+        // Deferred work of an open would take the new pages for old ones.
+        self.make_whole()?;
         self.check_writable()?;
         let volume = &self.volume;
         let before = volume.space.pages();
         volume.pool.grow(size).map_err(pool_error)?;
         volume.table.claim(before..volume.space.pages(), Claim::Words)?;
         volume.space.fence().map_err(sync_failed)?;
-        map.stream_mut().pages.offer(volume.table.data_pages(before));
+        self.map.write().stream_mut().pages.offer(volume.table.data_pages(before));
         Ok(())
     }
 

@@ -209,7 +209,7 @@ impl Map for List {
             Purpose::Clear => FOR_CLEARS,
             Purpose::Delete => FOR_DELETES,
             Purpose::Overwrite => FOR_OVERWRITES,
-            Purpose::Insert => FOR_OVERWRITES + 4 + self.stream.volume.space.pages() / 32,
+            Purpose::Insert => FOR_OVERWRITES + 4 + self.stream.pages.count() / 32,
         }
     }
 

@@ -122,6 +122,11 @@ impl Pages {
         (self.total, self.free.len() as u32)
     }
 
+    /// Pages of the pool, without those of a growth that were not offered yet.
+    pub(crate) fn count(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
     /// Takes back the retired pages that no reader can hold any more; returns the number of free pages.
     pub(crate) fn refresh_free(&mut self) -> u32 {
         let Self { space, free, .. } = self;

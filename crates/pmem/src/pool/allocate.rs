@@ -2,9 +2,10 @@
 //! here and never a SIGBUS later.
 
 use super::error::{IoContext, PoolError};
+use super::sync_failure;
 use crate::dram::background;
 use crate::media::Behaviour;
-use crate::space::{Access, Space};
+use crate::space::{Access, Space, may_be_as_long};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -33,6 +34,11 @@ pub(super) fn file_len(file: &File, path: &Path) -> Result<u64, PoolError> {
 
 /// Allocates the blocks of `start .. end`, where nothing was written yet, and makes the file that long.
 pub(super) fn blocks(file: &File, path: &Path, start: u64, end: u64) -> Result<(), PoolError> {
+    if !may_be_as_long(end) {
+        return Err(PoolError::Geometry(format!(
+            "{end} bytes are more than this process may write to a file: its limit on the size of files is lower"
+        )));
+    }
     match fallocate(file, path, start, end)? {
         Allocated::Done => Ok(()),
         // Writing zeroes allocates blocks, too.
@@ -118,7 +124,9 @@ fn write_zeroes(file: &File, path: &Path, start: u64, end: u64) -> Result<(), Po
     let mut at = start;
     while at < end {
         let len = CHUNK.min(end - at);
-        match file.write_all_at(&zeroes[..len as usize], at) {
+        let written = file.write_all_at(&zeroes[..len as usize], at);
+        // The error may be the report of an earlier write, which the kernel makes once.
+        match written.inspect_err(|_| sync_failure::lay(path)) {
             Err(error)
                 if matches!(
                     error.kind(),
@@ -149,7 +157,8 @@ pub fn sync_directory(path: &Path) -> Result<(), PoolError> {
 }
 
 /// Allocates `old .. new` of a file whose first `old` bytes are a pool; if that fails the file is
-/// as long as before. Durable at the next sync of the file.
+/// as long as before. Durable at the next sync of the file. For an open pool, `file` is not the description that fences
+/// sync, which has to get every error of a write.
 ///
 /// # Errors
 /// [`PoolError::Truncated`] for a file that is shorter than the pool: it must not get its length back, which would

@@ -5,7 +5,7 @@
 //! dirty, and takes no fault: the next sync writes just those. The mapping shows the bytes at once, since both use
 //! the same page cache.
 
-use super::prepare::has_length;
+use super::prepare::{has_length, may_be_as_long};
 use super::{PageWriter, Space};
 use crate::WriteMode;
 use crate::media::Behaviour;
@@ -50,9 +50,7 @@ impl Space {
         }
         let Some(file) = self.preparing() else { return false };
         let end = offset + bytes.len() as u64;
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        let is_allowed = limit.is_none_or(|limit| limit >= end);
-        let may_write = is_allowed && has_length(file, end) && self.check_lost().is_ok();
+        let may_write = may_be_as_long(end) && has_length(file, end) && self.check_lost().is_ok();
         // After a partial write the caller stores the whole.
         may_write && file.write_all_at(bytes, offset).is_ok()
     }

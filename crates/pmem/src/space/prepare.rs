@@ -146,8 +146,7 @@ impl Space {
 
     fn write_small_folios(&self, file: &File, page: u32) -> io::Result<()> {
         let (start, len) = (self.start_of(page), u64::from(self.page_size()));
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        if limit.is_some_and(|limit| limit < start + len) {
+        if !may_be_as_long(start + len) {
             return Ok(());
         }
         if !has_length(file, start + len) {
@@ -199,6 +198,13 @@ impl Space {
                 rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed).is_ok();
         }
     }
+}
+
+/// True if the process may write to a file up to this length, or allocate it: beyond `RLIMIT_FSIZE` a signal ends the
+/// process.
+pub(crate) fn may_be_as_long(len: u64) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    limit.is_none_or(|limit| limit >= len)
 }
 
 /// True if a file is at least this long.

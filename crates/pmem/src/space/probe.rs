@@ -152,7 +152,7 @@ impl Space {
 
     /// The description to write to: not the one that fences sync, which has to get every error of a write
     /// ([`prepare`](super::prepare)).
-    fn file_to_write(&self) -> Option<&File> {
+    pub(crate) fn file_to_write(&self) -> Option<&File> {
         match self.syncer {
             Some(_) => self.preparing(),
             None => self.backing.as_deref(),

@@ -50,6 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a root is completed before it is durable that it is being written",
         ROOT_OF_KILLED,
     ),
+    Mutant::new("pmem.grow.root", "a growth is acknowledged that no root states", POOL_CUTS),
     Mutant::new("pmem.root.checksum", "checksums of the root are not looked at", POOL_FLIPS),
     Mutant::new("pmem.block.dirty", "a block that is written by a call is not synced", FOLIOS),
     Mutant::new("pmem.writer.flush", "what was appended is not flushed", RECORD_CUTS),
