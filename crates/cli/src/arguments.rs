@@ -107,8 +107,8 @@ pub(crate) enum Command {
     /// absent afterwards; where keys cannot be named, those that were last written there are
     /// absent, or hold what they held before. To keep what there is for others to look at, copy
     /// the file first. A file that was cut short is given its length again, and a damaged copy of the root is restored
-    /// from the other one, before that is told; what was cut off is lost. A pool of list or cow-tree is repaired only where
-    /// its file was cut short. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not to
+    /// from the other one, before that is told; what was cut off is lost. A pool of list or cow-tree is repaired in
+    /// no other case. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not to
     /// be trusted any more is taken out by `matrix retire`, and `matrix replace --fresh` makes another. A single device is
     /// repaired only with --accept-loss: what is given up is deleted on its peers, too.
     Verify(Verify),
@@ -192,7 +192,7 @@ pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) tended: Tended,
     /// Give up what is damaged, so that the rest can be used, and say what is lost: of a pool of scmkv or bptree that
-    /// nobody has open, and of one of list or cow-tree whose file was cut short.
+    /// nobody has open, and of one of list or cow-tree whose file was cut short, or of whose root one copy is damaged.
     #[arg(long, conflicts_with = "server")]
     pub(crate) repair: bool,
 }

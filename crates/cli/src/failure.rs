@@ -162,7 +162,8 @@ pub(crate) fn way_out_of(engine: &str) -> &'static str {
              device out, and `coreplane matrix replace --fresh` makes another in its place"
         }
         "list" | "cow-tree" => {
-            "a pool of a map is repaired only where its file was cut short; what is sound in it can be read"
+            "a pool of a map is repaired only where its file was cut short, or one copy of its root is damaged; what \
+             is sound in it can be read"
         }
         _ => "`coreplane verify --repair` gives up what is damaged, and says what is lost",
     }

@@ -118,6 +118,27 @@ fn a_repair_that_is_cut_off_is_begun_anew() -> Outcome<()> {
 }
 
 #[test]
+fn a_damaged_copy_of_the_root_is_restored_from_the_other() -> Outcome<()> {
+    for engine in ["scmkv", "bptree", "list", "cow-tree"] {
+        let place = Place::in_memory()?;
+        let pool = place.created("pool", &["--size", "16MiB", "--engine", engine])?;
+        pool.expect(0, &["put", "a", "b"])?;
+        let bytes = pool.bytes()?;
+        for at in [520, 1032] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            pool.put_bytes(&damaged)?;
+            pool.says(2, &["root slot"], &["verify"])?;
+            let (code, said) = pool.ask(&["verify", "--repair"], b"")?;
+            assert!(code == 1 && said.contains("root slot"), "{engine}, {at}: {code}, {said}");
+            pool.is_sound()?;
+            assert!(pool.expect(0, &["dump"])?.contains("\"a\""), "{engine}, {at}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn nobody_is_sent_in_a_circle() -> Outcome<()> {
     for engine in ["list", "cow-tree"] {
         let place = Place::in_memory()?;

@@ -15,9 +15,9 @@
 //! A step may uncover more damage, so the steps are repeated until no damage is found. Damage that cannot be given up
 //! so, such as the rest of a long key, makes the repair fail. A repair that is cut off is begun anew.
 //!
-//! For `list` and `cow-tree` only a file that was cut short is repaired. Any other damage of a list may make all of
-//! its older records doubtful, and a tree that has lost nodes above its leaves takes no delete: such a pool is left
-//! as it is.
+//! For `list` and `cow-tree` only what is restored is repaired, and a file that was cut short. Any other damage of a
+//! list may make all of its older records doubtful, and a tree that has lost nodes above its leaves takes no delete:
+//! such a pool is left as it is.
 
 use crate::config::{EngineChoice, StoreConfig};
 use crate::geometry::pool_page_size;
@@ -73,10 +73,11 @@ impl Store {
                 (Pooled::Bptree(Arc::new(found)), repair)
             }
             EngineChoice::Map(kind) => {
-                if !Pool::is_cut_short(path).map_err(pool_error)? {
-                    return Ok((sound(config)?, Repair::default()));
-                }
                 let restored = restore(config, Pool::repair_in_pages)?;
+                if !Pool::is_cut_short(path).map_err(pool_error)? {
+                    let repair = noted(restored, tell);
+                    return Ok((sound(config)?, repair));
+                }
                 let found = MapEngine::open(kind, path, media, &options, &|_| {})?;
                 let repair = give_up_damage(&found, path, restored, tell)?;
                 (Pooled::Map(Arc::new(found)), repair)
@@ -106,6 +107,13 @@ fn restore(
     restore(&config.path, &media).map_err(pool_error)
 }
 
+/// A repair that has restored these parts.
+fn noted(restored: Vec<String>, tell: Tell<'_>) -> Repair {
+    let mut repair = Repair::default();
+    restored.into_iter().for_each(|what| repair.note(tell, 0, (0, 0), what));
+    repair
+}
+
 /// Gives up the damage of a store that was opened for a repair, until it is sound. Durable when it returns.
 fn give_up_damage(
     engine: &dyn Repairable,
@@ -113,10 +121,7 @@ fn give_up_damage(
     restored: Vec<String>,
     tell: Tell<'_>,
 ) -> Result<Repair> {
-    let mut repair = Repair::default();
-    for what in restored {
-        repair.note(tell, 0, (0, 0), what);
-    }
+    let mut repair = noted(restored, tell);
     let page_size = u64::from(pool_page_size(path).unwrap_or(u32::MAX));
     let mut told = HashSet::new();
     for _ in 0..ROUNDS_MAX {
