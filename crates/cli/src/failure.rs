@@ -93,12 +93,15 @@ impl Failure {
                 message += "; ";
                 message += way_out_of("mkvs");
             }
-            Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Truncated { .. } => {
+            Error::Corrupt { .. }
+            | Error::ChecksumMismatch { .. }
+            | Error::Truncated { .. }
+            | Error::Unrepaired { .. } => {
                 let engine = coreplane::admin::engine_at(path);
                 message += "; ";
                 message += match (&engine, error) {
                     (None, _) => RESTORE,
-                    (Some(_), Error::Truncated { .. }) => OF_TRUNCATION,
+                    (Some(_), Error::Truncated { .. } | Error::Unrepaired { .. }) => OF_TRUNCATION,
                     (Some(engine), _) => way_out_of(engine.name()),
                 };
                 if engine.is_some() {
@@ -114,9 +117,10 @@ impl Failure {
     /// A failure to repair a pool: no repair is advised.
     pub(crate) fn of_repair(error: &Error, path: &std::path::Path) -> Self {
         match error {
-            Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Truncated { .. } => {
-                Self::at(path, UNUSABLE, format!("{error}; {RESTORE}"))
-            }
+            Error::Corrupt { .. }
+            | Error::ChecksumMismatch { .. }
+            | Error::Truncated { .. }
+            | Error::Unrepaired { .. } => Self::at(path, UNUSABLE, format!("{error}; {RESTORE}")),
             Error::Unusable(_) if is_device_at(path) => {
                 let hint = "a device without peers is repaired with `--accept-loss`: peers would lose, too, what \
                             it gives up";
@@ -137,8 +141,8 @@ impl Failure {
 }
 
 /// The remedy where nothing can be repaired.
-const RESTORE: &str =
-    "it cannot be repaired: restore it from a copy, or load a dump into a new pool";
+const RESTORE: &str = "it cannot be repaired: restore it from a copy, and remove POOL.cut-short if that is beside \
+                       POOL, or load a dump into a new pool";
 
 /// The remedy for damage at `path`, whose bytes are read to tell a device of a matrix.
 pub(crate) fn way_out(path: &std::path::Path) -> &'static str {

@@ -105,6 +105,13 @@ fn a_repair_that_is_cut_off_is_begun_anew() -> Outcome<()> {
     pool.put_bytes(&long)?;
     let mark = place.path("pool.cut-short");
     std::fs::write(&mark, format!("{LEFT}\n"))?;
+    // A copy that was put in its place meanwhile.
+    pool.put_bytes(&bytes)?;
+    pool.says(2, &["replaced since, remove"], &["verify"])?;
+    std::fs::remove_file(&mark)?;
+    pool.is_sound()?;
+    std::fs::write(&mark, format!("{LEFT}\n"))?;
+    pool.put_bytes(&long)?;
     for command in [&["verify"][..], &["get", "key:1"], &["put", "a", "b"]] {
         pool.says(2, &["verify --repair"], command)?;
     }

@@ -108,6 +108,19 @@ pub enum Error {
         /// Bytes that the file has.
         found: u64,
     },
+    /// The repair of a truncated file has not ended, or the file was replaced since.
+    #[error(
+        "truncated pool: {expected} bytes expected, {found} were left when a repair began, which has not ended; if the \
+         pool was replaced since, remove {mark}"
+    )]
+    Unrepaired {
+        /// Bytes that the pool has.
+        expected: u64,
+        /// Bytes that were left.
+        found: u64,
+        /// The file that says so.
+        mark: String,
+    },
     /// A place of a matrix cannot take a device in its present state.
     #[error("unusable pool: {what}")]
     Occupied {
@@ -210,6 +223,7 @@ impl Error {
             Self::ChecksumMismatch { .. }
             | Self::Corrupt { .. }
             | Self::Truncated { .. }
+            | Self::Unrepaired { .. }
             | Self::Occupied { .. }
             | Self::Unusable(_)
             | Self::NotAPool(_) => Remedy::Repair,

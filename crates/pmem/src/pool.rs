@@ -176,30 +176,25 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Locked`], [`PoolError::NotAPool`], [`PoolError::WrongVersion`],
-    /// [`PoolError::ChecksumMismatch`], [`PoolError::Truncated`], [`PoolError::Geometry`],
-    /// [`PoolError::NoSpace`] (a sparse copy on a full file system), and those of the medium as
+    /// [`PoolError::ChecksumMismatch`], [`PoolError::Truncated`], [`PoolError::Unrepaired`],
+    /// [`PoolError::Geometry`], [`PoolError::NoSpace`] (a sparse copy on a full file system), and those of the medium as
     /// for [`Pool::create`].
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
-        let len_left =
-            |file: &File, path: &Path| cut_short::len_left(path, allocate::file_len(file, path)?);
-        Self::open_whole(path, options, len_left)
+        Self::open_whole(path, options, cut_short::check_whole)
     }
 
-    /// Opens the pool at `path` if the length that `len_of` returns covers the whole pool.
+    /// Opens the pool at `path` if `check` finds that so long a file covers the size of the pool.
     fn open_whole(
         path: &Path,
         options: &OpenOptions,
-        len_of: impl FnOnce(&File, &Path) -> Result<u64, PoolError>,
+        check: fn(&Path, u64, u64) -> Result<(), PoolError>,
     ) -> Result<Self, PoolError> {
         barrier::prepare();
         let file = lock::open(path)?;
         sync_failure::settle(&file, path)?;
         sync_failure::lift(path)?;
         let (header, root) = header::read_file(&file, path)?;
-        let found = len_of(&file, path)?;
-        if found < root.size {
-            return Err(PoolError::Truncated { expected: root.size, found });
-        }
+        check(path, allocate::file_len(&file, path)?, root.size)?;
         allocate::fill_holes(&file, path, root.size)?;
         let chosen = choose::medium(&file, path, &options.media)?;
         let file = Arc::new(file);
@@ -222,10 +217,7 @@ impl Pool {
         // The mark stays: it may not be permitted to remove it.
         sync_failure::settle(&file, path)?;
         let (header, root) = header::read_file(&file, path)?;
-        let found = cut_short::len_left(path, allocate::file_len(&file, path)?)?;
-        if found < root.size {
-            return Err(PoolError::Truncated { expected: root.size, found });
-        }
+        cut_short::check_whole(path, allocate::file_len(&file, path)?, root.size)?;
         let chosen = choose::medium(&file, path, &options.media)?;
         // Writes of a killed process may not be durable yet, and are about to be shown.
         if !mutant!("pmem.copy.sync") {

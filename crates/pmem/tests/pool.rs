@@ -376,7 +376,7 @@ fn an_event_loop_learns_of_its_syncs_without_waiting() {
 }
 
 /// From the moment at which a repair gives the file its length back until the repair is ended, the pool is reported
-/// as truncated.
+/// as not repaired.
 #[test]
 fn a_repair_that_is_not_ended_leaves_a_pool_that_is_cut_short() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -393,7 +393,8 @@ fn a_repair_that_is_not_ended_leaves_a_pool_that_is_cut_short() {
         for opened in [Pool::open(&path, &options), Pool::open_copy(&path, &options)] {
             let is_told = matches!(
                 &opened,
-                Err(PoolError::Truncated { expected, found }) if (*expected, *found) == (len, left)
+                Err(PoolError::Unrepaired { expected, found, .. })
+                    if (*expected, *found) == (len, left)
             );
             assert!(is_told, "{opened:?}");
         }
@@ -529,4 +530,32 @@ fn a_limit_on_the_size_of_files_refuses_a_growth() {
             .unwrap();
         assert!(output.status.success(), "{output:?}");
     }
+}
+
+/// The advised remedy of a repair in vain: the user puts a copy in place of the pool.
+#[test]
+fn a_pool_that_was_replaced_during_its_repair_is_told_from_one_that_is_short() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("p");
+    drop(Pool::create(&path, &options(8)).unwrap());
+    let (whole, len) = (std::fs::read(&path).unwrap(), 8 * u64::from(PAGE));
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let options = OpenOptions::default();
+    assert!(matches!(Pool::open(&path, &options), Err(PoolError::Truncated { .. })));
+    assert_eq!(Pool::repair(&path, &options).unwrap().len(), 1);
+    std::fs::write(&path, &whole).unwrap();
+    let mark = directory.path().join("p.cut-short");
+    for opened in [Pool::open(&path, &options), Pool::open_copy(&path, &options)] {
+        let error = opened.unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains(mark.to_str().unwrap()) && said.contains("replaced"), "{said}");
+        let PoolError::Unrepaired { expected, found, .. } = error else { panic!("{said}") };
+        assert_eq!((expected, found), (len, len / 2));
+    }
+    std::fs::remove_file(&mark).unwrap();
+    drop(Pool::open(&path, &options).unwrap());
+    // Whatever a mark says of a file that is shorter still.
+    std::fs::write(&mark, "100000\n").unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert!(matches!(Pool::open(&path, &options), Err(PoolError::Truncated { .. })));
 }

@@ -43,6 +43,9 @@ pub fn pool_error(error: PoolError) -> Error {
         }
         PoolError::Damaged { offset, .. } => Error::Corrupt { offset, what: error.to_string() },
         PoolError::Truncated { expected, found } => Error::Truncated { expected, found },
+        PoolError::Unrepaired { expected, found, mark } => {
+            Error::Unrepaired { expected, found, mark: mark.display().to_string() }
+        }
         PoolError::Locked { .. } => Error::Locked(error.to_string()),
         PoolError::NotAPool(_) => Error::NotAPool(error.to_string()),
         other => Error::Unusable(other.to_string()),

@@ -109,7 +109,10 @@ pub(crate) fn panicked() -> Error {
 pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(
         error,
-        Error::ChecksumMismatch { .. } | Error::Corrupt { .. } | Error::Truncated { .. }
+        Error::ChecksumMismatch { .. }
+            | Error::Corrupt { .. }
+            | Error::Truncated { .. }
+            | Error::Unrepaired { .. }
     )
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A repair gives the file its length back, and from then on nothing in the pool shows that a part of it was lost:
 //! zeroes look like pages that were never written. So a mark is first written beside the pool, a file with the length
-//! that was found, and removed when the repair is done. An open of the pool meanwhile reports it as truncated, and an
-//! interrupted repair begins again with the same findings.
+//! that was found, and removed when the repair is done. An open of the pool meanwhile reports that, and an interrupted
+//! repair begins again with the same findings. A file that was put in place of the pool does not look different: the
+//! report names the mark, too, for whoever has done that to remove.
 //!
 //! ```text
 //!   pool (short)  ──►  mark, durable  ──►  pool (long)  ──►  repaired, durable  ──►  mark removed
@@ -37,6 +38,31 @@ pub(super) fn len_left(path: &Path, len: u64) -> Result<u64, PoolError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(len),
         Err(error) => Err(error).io(format!("read {}", mark_of(path).display())),
     }
+}
+
+/// Fails if the file at `path`, now `len` bytes long, does not cover a pool of `size` bytes, or the mark says that it did
+/// not.
+///
+/// # Errors
+/// [`PoolError::Truncated`], [`PoolError::Unrepaired`]; as [`len_left`].
+pub(super) fn check_whole(path: &Path, len: u64, size: u64) -> Result<(), PoolError> {
+    check_length(path, len, size)?;
+    let found = len_left(path, len)?;
+    if found < size {
+        return Err(PoolError::Unrepaired { expected: size, found, mark: mark_of(path) });
+    }
+    Ok(())
+}
+
+/// The same, whatever the mark says.
+///
+/// # Errors
+/// [`PoolError::Truncated`].
+pub(super) fn check_length(_path: &Path, len: u64, size: u64) -> Result<(), PoolError> {
+    if len < size {
+        return Err(PoolError::Truncated { expected: size, found: len });
+    }
+    Ok(())
 }
 
 /// Writes or replaces the mark: `len` bytes are left. Durable when it returns.

@@ -27,6 +27,20 @@ pub enum PoolError {
         /// Bytes that the file has.
         found: u64,
     },
+    /// The repair of a truncated file has not ended, or the file was replaced since. It has its whole length.
+    #[error(
+        "truncated pool: {expected} bytes expected, {found} were left when a repair began, which has not ended; if the \
+         pool was replaced since, remove {}",
+        mark.display()
+    )]
+    Unrepaired {
+        /// Bytes that the pool has.
+        expected: u64,
+        /// Bytes that were left.
+        found: u64,
+        /// The file that says so.
+        mark: PathBuf,
+    },
     /// Stored bytes do not match their checksum.
     #[error(
         "damaged pool: checksum mismatch in {what} at offset {offset:#x}: stored {stored:#010x}, \

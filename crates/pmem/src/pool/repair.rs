@@ -83,7 +83,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::open`].
     pub fn open_repaired(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
-        Self::open_whole(path, options, allocate::file_len)
+        Self::open_whole(path, options, cut_short::check_length)
     }
 
     /// Ends the repair: the contents are repaired durably, and the pool is opened as any other from now on.
