@@ -28,6 +28,9 @@ const FOR_CLEANER: u32 = 3;
 /// With fewer usable pages a victim is cleaned as a whole.
 const AMPLE: u32 = 12;
 
+/// Steps of trimming between two looks for free pages: each may interrupt all other threads.
+const TRIMS: usize = 64;
+
 /// When pages are short: bytes of a victim that are examined for each byte written, at least and at most.
 const PACE: (u64, u64) = (2, 32);
 
@@ -77,7 +80,10 @@ impl List {
                 if self.stream.is_hiding() {
                     self.stream.commit()?;
                 }
-                self.trim_some(&epoch::pin())?;
+                let guard = epoch::pin();
+                for _ in 0..TRIMS {
+                    self.trim_some(&guard)?;
+                }
                 continue;
             }
             let may_clean = steps > 0 && usable >= self.for_victim() && !is_enough_coming;

@@ -182,10 +182,8 @@ impl List {
         if !self.is_trim_due() {
             return Ok(false);
         }
-        if self.drop_archived(guard, DROPPED) {
-            return Ok(true);
-        }
-        for _ in 0..TRIMMED {
+        let most = if self.drop_archived(guard, DROPPED) { 0 } else { TRIMMED };
+        for _ in 0..most {
             let Some(key) = self.aged.pop_due() else { break };
             // A key that still has several versions, or cannot be read, is examined again when the next pin has gone.
             if !matches!(self.trim(guard, &key), Ok(false)) {
