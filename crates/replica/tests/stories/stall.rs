@@ -54,6 +54,31 @@ fn a_leader_whose_medium_has_stalled_leads_no_more() {
     assert_eq!(table.value(first).as_deref(), Some(&b"after"[..]));
 }
 
+/// A snapshot for a follower that lags waits for no sync of its leader.
+#[test]
+fn a_leader_whose_medium_has_stalled_sends_a_snapshot_and_leads_no_more() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (3, 3), Model::File, |it| it.ring_bytes = 1);
+        run(&mut table, 60, &[1, 2, 3]);
+        let first = table.leader().expect("a leader");
+        let (other, behind) = (first % 3 + 1, (first + 1) % 3 + 1);
+        table.part(&[behind], &[first, other]);
+        for _ in 0..5 {
+            table.put(first, b"before");
+            run(&mut table, 5, &[1, 2, 3]);
+        }
+        table.seat(first).sim.stall_syncs();
+        let lost = table.put(first, b"stalled");
+        table.cut.clear();
+        run(&mut table, 60, &[other, behind]);
+        assert_eq!(table.node(behind).installed(), 1, "of {kind:?}");
+        assert!(!table.seats[&first].settled.contains(&lost), "of {kind:?}: its medium has not");
+        run(&mut table, LONG, &[other, behind]);
+        assert_eq!(table.node(first).status().role, Role::Follower, "of {kind:?}");
+        assert!(table.leader().is_some_and(|leader| leader != first), "of {kind:?}");
+    }
+}
+
 /// Nobody can take its place: it goes on when its medium does.
 #[test]
 fn a_leader_without_whom_none_is_elected_leads_on_although_its_medium_has_stalled() {
