@@ -384,9 +384,9 @@ fn of_two_that_write_a_new_key_one_keeps_its_rest() {
     assert_eq!(store.len().expect("len"), u64::from(keys));
 }
 
-/// A damaged bound between two leaves is named once, and the leaves behind them are checked.
-#[test]
-fn verify_goes_on_behind_a_bound_that_is_damaged() {
+/// A store of 60 keys, and the page of the rest of a bound between two of its leaves. A byte of that rest, which was
+/// `k`, is `wrong`.
+fn with_damaged_bound(wrong: u8) -> (tempfile::TempDir, Bptree, usize) {
     use std::os::unix::fs::FileExt as _;
     let directory = in_memory();
     let store = created(directory.path(), 16 << 20, PAGE, &ManualClock::starting_at(NOW));
@@ -405,9 +405,35 @@ fn verify_goes_on_behind_a_bound_that_is_damaged() {
         word(page, 4) == 0x4b && (rest + 1..=rest + 3).contains(&(word(page, 20) as usize))
     };
     let bound = bytes.chunks(PAGE as usize).position(is_bound).expect("a bound that is long");
-    file.write_all_at(b"j", bound as u64 * u64::from(PAGE) + 1000).expect("damage");
+    file.write_all_at(&[wrong], bound as u64 * u64::from(PAGE) + 1000).expect("damage");
+    (directory, store, bound)
+}
+
+/// A damaged bound between two leaves is named once, and the leaves behind them are checked.
+#[test]
+fn verify_goes_on_behind_a_bound_that_is_damaged() {
+    let (_directory, store, bound) = with_damaged_bound(b'j');
     let report = store.verify(&mut |_| {}).expect("verify");
     assert_eq!(report.damages.len(), 1, "{:?}", report.damages);
     assert_eq!(report.damages[0].offset, bound as u64 * u64::from(PAGE), "{:?}", report.damages);
     assert!(report.records > 40, "{}", report.records);
+}
+
+/// It may read as one above other leaves, or below the keys of its own.
+#[test]
+fn a_scan_does_not_go_past_a_leaf_whose_bound_is_damaged() {
+    for (wrong, reverse) in [(b'j', false), (b'j', true), (b'l', false), (b'l', true)] {
+        let (_directory, store, _) = with_damaged_bound(wrong);
+        let mut shown = 0;
+        let scanned = store.scan(b"", None, reverse, usize::MAX, &mut |_| {
+            shown += 1;
+            true
+        });
+        let is_told =
+            matches!(scanned, Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. }));
+        assert!(
+            is_told || shown == 60,
+            "{wrong}, in reverse: {reverse}: {shown} keys, {scanned:?}"
+        );
+    }
 }

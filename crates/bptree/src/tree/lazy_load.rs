@@ -43,7 +43,7 @@ impl Tree {
         if !found.is_to_be_told() {
             return Ok(());
         }
-        match self.whole_key(&guard, &found.head.least) {
+        match self.bound(&guard, &found.head.least) {
             Ok(least) => match self.keep_doubt(&least) {
                 // The leaf stays as it is.
                 Err(Error::NoSpace { .. }) => Ok(()),

@@ -351,7 +351,7 @@ impl Tree {
     /// each successor. New rests of keys are durable after a fence.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], if a rest is damaged, and if the medium fails.
+    /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn edges(
         &self,
         guard: &Guard,
@@ -359,8 +359,7 @@ impl Tree {
         (items, lens): (&[Item<'_>], &[usize]),
         reserve: u32,
     ) -> Result<Vec<Edge<'_>>> {
-        let whole = self.whole_key(guard, &head.least)?.into();
-        let mut edges = vec![Edge { whole, field: head.least.clone(), rest: None }];
+        let mut edges = vec![Edge::of_old(&head.least)];
         let mut rest = items;
         for len in lens {
             let (mine, others) = rest.split_at(*len);
@@ -410,7 +409,8 @@ impl Tree {
         Ok(images)
     }
 
-    /// Turns durable images into leaves that nothing leads to yet: returns the least key and the page of each.
+    /// Turns durable images into leaves that nothing leads to yet: returns the least key of each, empty for one in
+    /// the place of another, and its page.
     pub(crate) fn begin_all(&self, images: Vec<Image<'_>>) -> Vec<Bound> {
         let begin = |image: Image<'_>| {
             let bound = (image.edge.whole.clone(), image.life.page);

@@ -161,7 +161,7 @@ impl Store {
             return None;
         }
         let mut bounds = std::iter::once(&head.least).chain(&head.bound);
-        let has_bounds = bounds.all(|bound| self.parts(guard, bound, true).is_ok());
+        let has_bounds = bounds.all(|bound| self.bound(guard, bound).is_ok());
         let mut report = VerifyReport::default();
         let read = self.read_leaf_page(guard, page, head, (end, end));
         let is_whole = read.as_ref().is_ok_and(|(found, _)| found.end == end && found.doubt == 0);

@@ -29,6 +29,7 @@ use crate::volume::overflow::{NAME, Overflow, Row};
 use coreplane_engine::{Error, KEY_LEN_MAX, Result, UnixMillis};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
 use coreplane_record::Header;
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -53,6 +54,7 @@ impl Rest<'_> {
 
 /// The least key of a leaf that is being made.
 pub(crate) struct Edge<'s> {
+    /// The whole key, by which the tree will lead to the leaf; empty for a leaf in the place of another.
     pub(crate) whole: Box<[u8]>,
     /// The field of the key.
     pub(crate) field: Box<[u8]>,
@@ -63,7 +65,13 @@ pub(crate) struct Edge<'s> {
 impl Edge<'_> {
     /// The edge below all keys.
     pub(crate) fn first() -> Self {
-        Self { whole: Box::default(), field: Box::default(), rest: None }
+        Self::of_old(&[])
+    }
+
+    /// The edge of a leaf in the place of another, with the field of that one's least key. The rest of the key is not
+    /// read: if it is damaged, the tree still leads there.
+    pub(crate) fn of_old(field: &[u8]) -> Self {
+        Self { whole: Box::default(), field: field.into(), rest: None }
     }
 }
 
@@ -231,29 +239,26 @@ impl Volume {
         Ok(Parts { prefix, rest: row.into_iter().map(|(_, bytes)| bytes).collect() })
     }
 
-    /// As [`Volume::parts`], in one piece.
+    /// The whole key of the bound of a leaf, given its field. Its rest is checked, whatever `check_reads` says: a
+    /// bound that reads as another key leads past other leaves.
     ///
     /// # Errors
-    /// As [`Volume::parts`].
+    /// If its rest is not the one that was written.
     #[inline]
-    pub(crate) fn whole_key<'g>(
-        &'g self,
-        guard: &'g Guard,
-        field: &'g [u8],
-    ) -> Result<Cow<'g, [u8]>> {
+    pub(crate) fn bound<'g>(&'g self, guard: &'g Guard, field: &'g [u8]) -> Result<Cow<'g, [u8]>> {
         if !self.is_long(field) {
             return Ok(Cow::Borrowed(field));
         }
-        self.parts(guard, field, false).map(|parts| parts.whole())
+        self.parts(guard, field, !mutant!("bptree.bound.checksum")).map(|parts| parts.whole())
     }
 
-    /// As [`Volume::whole_key`], replacing the field, and checked.
+    /// As [`Volume::bound`], replacing the field.
     ///
     /// # Errors
-    /// As [`Volume::parts`].
+    /// As [`Volume::bound`].
     pub(crate) fn make_whole(&self, guard: &Guard, field: &mut Box<[u8]>) -> Result<()> {
         if self.is_long(field) {
-            *field = self.parts(guard, field, true)?.whole().into();
+            *field = self.bound(guard, field)?.into();
         }
         Ok(())
     }

@@ -118,11 +118,11 @@ impl Volume {
         self.space.page_size() as usize / 4
     }
 
-    /// The least key of a leaf and its bound, checked against their checksum: a caller that goes on to the next
+    /// The least key of a leaf and its bound, checked against their checksums: a caller that goes on to the next
     /// leaf, or decides that a key is here, relies on them.
     ///
     /// # Errors
-    /// If the page is no leaf, or its head is damaged.
+    /// If the page is no leaf, or its head or the rest of a bound is damaged.
     pub(crate) fn bounds<'g>(&'g self, guard: &'g Guard, page: u32) -> Result<Bounds<'g>> {
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         self.bounds_in(guard, &bytes)
@@ -142,8 +142,8 @@ impl Volume {
         let not_a_leaf = || self.not_a_leaf(page);
         Head::check(bytes, self.seed, page)?;
         let (least, bound) = Head::bounds(bytes).ok_or_else(not_a_leaf)?;
-        let least = self.whole_key(guard, least)?;
-        let bound = bound.map(|bound| self.whole_key(guard, bound)).transpose()?;
+        let least = self.bound(guard, least)?;
+        let bound = bound.map(|bound| self.bound(guard, bound)).transpose()?;
         if bound.as_deref().is_some_and(|bound| *bound <= *least) {
             return Err(not_a_leaf());
         }
@@ -234,7 +234,7 @@ impl Volume {
             return Err(self.not_a_leaf(page));
         }
         for bound in std::iter::once(&head.least).chain(&head.bound) {
-            self.parts(guard, bound, true)?;
+            self.bound(guard, bound)?;
         }
         Ok(head)
     }

@@ -3,7 +3,6 @@
 //!
 //! No merge is necessary: it saves pages and steps. So it is never a reason to refuse a write, and comes after it.
 
-use crate::inner::Bound;
 use crate::leaf::{Directory, Head};
 use crate::tree::fill_factor::FillFactor;
 use crate::tree::image::give_items;
@@ -63,6 +62,7 @@ impl Writer {
         (fill, count_max, reserve): (FillFactor, usize, u32),
     ) -> Result<bool> {
         let Some(run) = self.lock_run(pages, separators)? else { return Ok(false) };
+        let ([first, ..], [within, ..]) = (pages, separators) else { return Ok(false) };
         let bytes_max = fill.of(self.space.page_size() as usize) * count_max;
         let Some(joint) = self.joint_contents(guard, &run, bytes_max)? else { return Ok(false) };
         let Contents { kept, expired, mut dropped, .. } = joint;
@@ -92,7 +92,9 @@ impl Writer {
         let successors = self.begin_all(images);
         self.count_out(&expired, &[]);
         run.into_iter().for_each(|it| it.held.free());
-        self.lead_from(pages, separators, &successors);
+        separators.iter().for_each(|separator| self.inner.merge(separator, *first));
+        // By what the tree has, not by a key in a page.
+        self.lead_to_successors((*first, within), &successors);
         let is_fewer = successors.len() < pages.len();
         self.counters.add(if is_fewer { Count::Merges } else { Count::Rewrites }, 1);
         // The bounds between them no longer exist.
@@ -100,15 +102,6 @@ impl Writer {
         let retired =
             self.retire_all(pages.iter().copied()).and(self.retire_values(guard, &expired));
         retired.and(self.retire_rests(guard, &dropped)).map(|()| true)
-    }
-
-    /// Puts successors in the place of dead neighbouring leaves. A thread led to a dead leaf descends again.
-    fn lead_from(&self, pages: &[u32], separators: &[Box<[u8]>], successors: &[Bound]) {
-        let Some((least, _)) = successors.first() else { return };
-        for separator in separators {
-            self.inner.merge(separator, pages[0]);
-        }
-        self.lead_to_successors((pages[0], least), successors);
     }
 
     /// Locks neighbouring leaves, from the left one on, in every thread, so that no two threads wait for each

@@ -51,18 +51,33 @@ fn a_bit_that_flips_in_a_long_key_is_told_and_costs_no_more_than_its_leaves() {
         // The heads of all pages, and other places.
         let heads = (PAGE..shelf.pool.len()).step_by(PAGE);
         let heads = heads.flat_map(|page| [(page + 17, 1), (page + 21, 2)]);
-        let flips = places(&shelf, 1499).chain(heads);
+        let flips = places(&shelf, 1499).chain(heads).chain(flips_in_rests(&shelf));
         for flip in flips {
             let store = shelf.open(&[flip]).unwrap_or_else(|error| panic!("{flip:?}: {error}"));
             let answers = answers(&store, &shelf.map);
             let wrong = differing(&answers, &shelf.map).len();
             assert_eq!(wrong, 0, "{flip:?}: {wrong} keys are not what they were");
+            is_scanned_whole(&store, &shelf.map, flip);
             let hurt = answers.values().filter(|it| it.is_none()).count();
             (told, most) = (told + u32::from(hurt > 0), most.max(hurt));
         }
         eprintln!("{told} told, {most} keys of {} at most", shelf.map.len());
         assert!(told > 40, "{told} of the flips are told");
         assert!(2 * most < shelf.map.len(), "{most} keys for one bit");
+    }
+}
+
+/// A scan shows all records, or reports damage.
+fn is_scanned_whole(store: &Bptree, map: &Map, flip: (usize, u8)) {
+    for reverse in [false, true] {
+        let mut keys = Vec::new();
+        let scanned = store.scan(b"", None, reverse, usize::MAX, &mut |entry| {
+            keys.push(entry.key.to_vec());
+            true
+        });
+        let live = map.iter().filter(|(_, value)| value.is_some()).count();
+        let is_told = scanned.as_ref().is_err_and(is_damage);
+        assert!(is_told || keys.len() == live, "{flip:?}: {} keys, {scanned:?}", keys.len());
     }
 }
 

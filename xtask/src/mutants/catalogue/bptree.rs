@@ -24,6 +24,7 @@ const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
 const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_most_writes_are_relaxed"]);
 const PINS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::pins"]);
 const BATCHES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["each_change_of_a_batch"]);
+const BOUNDS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::bounds"]);
 const COMMITS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["multi_leaf_commit::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -84,6 +85,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("bptree.scrub.fence", "a scrub does not wait for its sync", SCRUBS),
     Mutant::new("bptree.get.checksum", "reads look at no checksum", DAMAGE),
     Mutant::new("bptree.head.checksum", "a leaf's head is believed", DAMAGE),
+    Mutant::new("bptree.bound.checksum", "the rest of a bound is believed", BOUNDS),
     Mutant::new("bptree.clear.births", "a clear forgets what it has cleared", CLEAR_CUTS),
     Mutant::new("bptree.open.version_base", "versions begin again where they began", HELD),
     Mutant::new("bptree.open.births", "births begin again where they began", LIVES),

@@ -1,6 +1,7 @@
 //! Tests that need a whole store.
 
 mod batches;
+mod bounds;
 mod closes;
 mod large;
 mod loads;
