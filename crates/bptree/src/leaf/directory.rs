@@ -329,6 +329,11 @@ impl Directory {
         (self.live.load(Ordering::Relaxed) >> RECORDS) as usize
     }
 
+    /// The same, and the bytes of the page that they take before it.
+    pub(crate) fn size(&self) -> (u32, usize) {
+        (self.live(), self.records())
+    }
+
     /// Not 0 if records were lost: records below this offset in the page may be old, and others missing.
     #[inline]
     pub(crate) fn doubt(&self) -> u32 {

@@ -20,7 +20,7 @@ pub(crate) mod rewrite;
 pub(crate) mod salvage;
 
 use crate::inner::{Bound, Inner};
-use crate::leaf::{Directory, Head};
+use crate::leaf::{Directory, Head, PLACES};
 use crate::volume::keys::Edge;
 use crate::volume::root::Root;
 use crate::volume::{Volume, chunk, pages_max};
@@ -109,9 +109,17 @@ impl Tree {
         (self.space.page_size() as usize).saturating_sub(tail as usize + SUPERSEDED_MARK_LEN)
     }
 
-    /// True if a leaf is to be merged with another: its live records took `before` bytes and take `after` now.
-    pub(crate) fn leaves_little(&self, before: u32, after: u32) -> bool {
-        after < before && after < self.space.page_size() / 4
+    /// True if a leaf is to be merged with another: its live records took `before` bytes and places and take `after`
+    /// now. Not at each delete: held tombstones, which none of this counts, may prevent the merge, and are found only
+    /// when all records have been read.
+    pub(crate) fn leaves_little(&self, before: (u32, usize), after: (u32, usize)) -> bool {
+        let page = self.space.page_size();
+        // As full as the one of the two of which there is more.
+        let sixteenths = |(bytes, places): (u32, usize)| {
+            (bytes / (page / 16)).max((places / (PLACES / 16)) as u32)
+        };
+        let is_step = sixteenths(after) < sixteenths(before);
+        after.0 < page / 4 && (is_step || after < before && mutant!("bptree.merge.each_delete"))
     }
 
     /// True if a tombstone is to be kept. Otherwise it is noted as forgotten.

@@ -132,6 +132,8 @@ impl Writer {
         if is_in_doubt || live > bytes_max {
             return Ok(None);
         }
+        #[cfg(test)]
+        self.merge_tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         run.iter().for_each(|it| self.ask_for_records(it));
         let mut joint = Contents::new();
         for locked in run {

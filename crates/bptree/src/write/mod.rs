@@ -51,6 +51,9 @@ pub(crate) struct Writer {
     pub(crate) search_turn: Mutex<()>,
     /// Held by the thread that closes or empties the store, while all leaves are shut.
     pub(crate) whole: Mutex<()>,
+    /// The number of runs of leaves that were read to be merged.
+    #[cfg(test)]
+    pub(crate) merge_tries: std::sync::atomic::AtomicU32,
 }
 
 impl Deref for Writer {
@@ -72,6 +75,8 @@ impl Writer {
             compaction: Compaction::default(),
             search_turn: Mutex::new(()),
             whole: Mutex::new(()),
+            #[cfg(test)]
+            merge_tries: std::sync::atomic::AtomicU32::new(0),
         }
     }
 

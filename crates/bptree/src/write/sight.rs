@@ -222,11 +222,11 @@ impl Writer {
         let item = Item { header, key, value, source: Source::Caller };
         let replaced = self.replaced(standing);
         let tag = tag_of_field(key, self.field_max());
-        let before = leaf.live();
+        let before = leaf.size();
         let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
         let outcome = Outcome::Written(written);
         let is_delete = header.kind == Kind::Delete;
-        Ok(if is_delete && self.leaves_little(before, leaf.live()) {
+        Ok(if is_delete && self.leaves_little(before, leaf.size()) {
             Attempt::LeftLittle(outcome)
         } else {
             Attempt::Done(outcome)

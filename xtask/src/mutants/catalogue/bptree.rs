@@ -24,6 +24,7 @@ const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
 const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_most_writes_are_relaxed"]);
 const PINS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::pins"]);
 const BATCHES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["each_change_of_a_batch"]);
+const MERGES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["merge_that_held_tombstones"]);
 const BOUNDS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::bounds"]);
 const COMMITS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["multi_leaf_commit::"]);
 
@@ -43,6 +44,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("bptree.rewrite.fence", "the superseded mark before its successors", UPKEEP_CUTS),
     Mutant::new("bptree.rewrite.tombstones", "tombstones that are held go", HELD),
     Mutant::new("bptree.merge.fence", "both superseded marks before their successor", UPKEEP_CUTS),
+    Mutant::new("bptree.merge.each_delete", "a merge in vain is tried at each delete", MERGES),
     Mutant::new("bptree.image.flush", "a leaf that is written anew is not flushed", CUTS),
     Mutant::new("bptree.image.fill", "a leaf's page is not filled ahead", TORN),
     Mutant::new("bptree.overflow.fence", "a record before its large value", CUTS),

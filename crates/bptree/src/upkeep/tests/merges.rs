@@ -7,6 +7,7 @@ use crate::volume::pages::Demand;
 use coreplane_engine::{Batch, Outcome, Result, WriteOptions};
 use std::os::unix::fs::FileExt as _;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 fn key(number: u32) -> Vec<u8> {
     format!("key {number:03}").into_bytes()
@@ -147,4 +148,22 @@ fn a_few_deletes_make_a_page_gainable() {
     };
     let keys = 0..count as u32 - 16;
     assert!(keys.step_by(40).any(is_gained_after_few), "{count} records");
+}
+
+/// Such a leaf is tried as often as it has shrunk by a sixteenth, not at each delete: for each try all records of two
+/// leaves are read.
+#[test]
+fn a_merge_that_held_tombstones_prevent_is_seldom_tried() {
+    let (_directory, store) = new_store();
+    store.hold_tombstones(0).expect("a hold");
+    let write = WriteOptions::default();
+    for number in 0..800 {
+        let _outcome = store.put(&key(number), &[7; 20], &write).expect("put");
+    }
+    let leaves = store.inner.leaves().len();
+    for number in 0..800 {
+        let _outcome = remove(&store, &key(number)).expect("delete");
+    }
+    let tries = store.merge_tries.load(Ordering::Relaxed) as usize;
+    assert!(leaves > 10 && tries <= 4 * leaves, "{tries} tries, {leaves} leaves");
 }

@@ -190,7 +190,7 @@ impl Writer {
             }
             for share in &mut shares {
                 let key = steps[share.steps[0].0].key;
-                let (page, before) = (share.locked.page, share.locked.leaf.live());
+                let (page, before) = (share.locked.page, share.locked.leaf.size());
                 if let Some(images) = share.successors.take() {
                     let successors = self.begin_all(images);
                     for (_, successor) in &successors {
@@ -201,7 +201,7 @@ impl Writer {
                     self.lead_to_successors((page, key), &successors);
                     dead.push(page);
                     if let [(_, only)] = &successors[..]
-                        && self.leaves_little(before, self.leaves.get(*only as usize).live())
+                        && self.leaves_little(before, self.leaves.get(*only as usize).size())
                     {
                         sparse.push(key.to_vec());
                     }
@@ -224,7 +224,7 @@ impl Writer {
                         share.locked.held.note_long();
                     }
                 }
-                if self.leaves_little(before, share.locked.leaf.live()) {
+                if self.leaves_little(before, share.locked.leaf.size()) {
                     sparse.push(key.to_vec());
                 }
             }
