@@ -15,7 +15,7 @@
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, Space, spin};
 use coreplane_record::{Kind, sync_failed};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -67,12 +67,14 @@ struct Free {
     waiting: VecDeque<(u64, u32)>,
     /// Their old content is still in them. The last is used first.
     used: Vec<u32>,
+    /// The number of pages that are being blanked, and soon are in `blank`.
+    blanking: usize,
     blank: Vec<u32>,
 }
 
 impl Free {
     fn len(&self) -> usize {
-        self.used.len() + self.blank.len()
+        self.used.len() + self.blanking + self.blank.len()
     }
 }
 
@@ -85,6 +87,8 @@ pub(crate) struct Pages {
     free: Mutex<Free>,
     /// Pages of the pool, without those of a growth that were not offered yet.
     count: AtomicU32,
+    /// Held by the thread that blanks pages. Locked before `free`.
+    blanking: Mutex<()>,
     next_birth: AtomicU64,
     /// Births up to here may be given out: the root states that durably.
     births_end: AtomicU64,
@@ -124,6 +128,7 @@ impl Pages {
             space: Arc::clone(space),
             free: Mutex::default(),
             count: AtomicU32::new(space.pages()),
+            blanking: Mutex::default(),
             next_birth: AtomicU64::new(1),
             births_end: AtomicU64::new(1),
             for_bounds: AtomicU32::new(0),
@@ -225,33 +230,58 @@ impl Pages {
     pub(crate) fn take(&self, count: usize, reserve: u32) -> Result<Vec<u32>> {
         let for_bounds = self.for_bounds.load(Ordering::Relaxed);
         let reserve = if reserve > 0 { reserve + for_bounds } else { 0 };
+        let mut blanking = None;
         let mut free = spin::lock(&self.free);
-        let is_short = free.len() < count + reserve as usize;
-        let are_many = || free.waiting.len() + self.space.retired_len() >= GATHERED;
-        if is_short || free.blank.len() < count && are_many() {
-            self.reclaim(&mut free);
-        }
-        if free.len() < count + reserve as usize {
-            return Err(self.no_space(count));
-        }
-        if free.blank.len() < count {
-            let missing = count - free.blank.len();
-            let from = free.used.len().saturating_sub(missing.max(BLANKED));
-            let pages = free.used.split_off(from);
-            match self.blank(&pages) {
-                Ok(()) => free.blank.extend(pages),
-                Err(error) => {
-                    // Except for a page that another writer holds.
-                    let is_free = |page: &u32| self.space.watermarks(*page).is_none();
-                    free.used.extend(pages.into_iter().filter(is_free));
-                    return Err(error);
-                }
+        loop {
+            let is_short = free.len() < count + reserve as usize;
+            let are_many = || free.waiting.len() + self.space.retired_len() >= GATHERED;
+            if is_short || free.blank.len() < count && blanking.is_none() && are_many() {
+                self.reclaim(&mut free);
+            }
+            if free.len() < count + reserve as usize {
+                return Err(self.no_space(count));
+            }
+            if free.blank.len() >= count {
+                let left = free.blank.len() - count;
+                let mut taken = free.blank.split_off(left);
+                taken.reverse();
+                return Ok(taken);
+            }
+            if blanking.is_some() {
+                free = self.blank_used(free, count)?;
+            } else {
+                drop(free);
+                blanking = Some(spin::lock(&self.blanking));
+                free = spin::lock(&self.free);
             }
         }
-        let left = free.blank.len() - count;
-        let mut taken = free.blank.split_off(left);
-        taken.reverse();
-        Ok(taken)
+    }
+
+    /// Blanks pages, so that there are `count` blank ones unless others take some meanwhile: on a file this waits for
+    /// a sync, and nobody else is to wait for the lock of the free pages. The caller has that of the blanking.
+    fn blank_used<'p>(
+        &'p self,
+        mut free: MutexGuard<'p, Free>,
+        count: usize,
+    ) -> Result<MutexGuard<'p, Free>> {
+        let missing = count - free.blank.len();
+        let from = free.used.len().saturating_sub(missing.max(BLANKED));
+        let pages = free.used.split_off(from);
+        free.blanking = pages.len();
+        drop(free);
+        let blanked = self.blank(&pages);
+        let mut free = spin::lock(&self.free);
+        free.blanking = 0;
+        match blanked {
+            Ok(()) => free.blank.extend(pages),
+            Err(error) => {
+                // Except for a page that another writer holds.
+                let is_free = |page: &u32| self.space.watermarks(*page).is_none();
+                free.used.extend(pages.into_iter().filter(is_free));
+                return Err(error);
+            }
+        }
+        Ok(free)
     }
 
     /// Puts back a page that was taken and is not needed; no writer has claimed it since.

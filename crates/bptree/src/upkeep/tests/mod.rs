@@ -11,6 +11,7 @@ mod pins;
 mod rows;
 mod scrubs;
 mod sequences;
+mod syncs;
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
