@@ -265,10 +265,24 @@ impl Reader {
         // In the order in which all threads lock leaves.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|at| keys[*at]);
+        loop {
+            if let Some(found) = self.find_all_in(guard, keys, &order)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// None if the store was emptied meanwhile.
+    fn find_all_in<'g>(
+        &'g self,
+        guard: &'g Guard,
+        keys: &[&[u8]],
+        order: &[usize],
+    ) -> Result<Option<Vec<Answer<'g>>>> {
         let mut locks: Vec<(Locked<'_>, Option<Cow<'_, [u8]>>)> = Vec::new();
         let mut found: Vec<Answer<'g>> = Vec::new();
         found.resize_with(keys.len(), || (None, Ticket::DURABLE));
-        for at in order {
+        for at in order.iter().copied() {
             let key = keys[at];
             let is_mine =
                 |bound: &Option<Cow<'_, [u8]>>| bound.as_deref().is_none_or(|bound| key < bound);
@@ -286,7 +300,12 @@ impl Reader {
                 found[at] = self.answer(guard, seen, (locked.held.birth(), self.check_reads))?;
             }
         }
-        Ok(found)
+        // A clear leads to its new leaf without the locks of the others, for which it then waits: some of the keys
+        // may have been looked up there; none, if the tree still leads to the first leaf.
+        let first = locks.first().zip(order.first());
+        let is_one_moment =
+            first.is_none_or(|((locked, _), at)| self.inner.descend(keys[*at]).leaf == locked.page);
+        Ok(is_one_moment.then_some(found))
     }
 
     /// All records and tombstones of the leaf that serves `key`.

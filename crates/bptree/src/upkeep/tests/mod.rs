@@ -2,6 +2,7 @@
 
 mod batches;
 mod bounds;
+mod clears;
 mod closes;
 mod large;
 mod loads;
