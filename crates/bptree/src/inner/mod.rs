@@ -32,7 +32,7 @@ pub(crate) use node::word_at;
 use node::{Content, FANOUT, Node};
 use parking_lot::Mutex;
 pub(crate) use siblings::Siblings;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Nodes that are allocated together, 4 MiB; fewer in a small pool.
 pub(crate) const CHUNK: usize = 4096;
@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     id: u64,
     nodes: Chunked<Node>,
     root: AtomicU32,
+    /// Bytes of all separators.
+    separator_bytes: AtomicI64,
     spare: Mutex<Spare>,
 }
 
@@ -89,13 +91,23 @@ impl Inner {
         // Enough even if each node has only one child.
         let nodes = Chunked::new(2 * leaves_max + 64, chunk, Node::new);
         let id = TREES.fetch_add(1, Ordering::Relaxed) + 1;
-        let inner = Self { id, nodes, root: AtomicU32::new(0), spare: Mutex::default() };
+        let (root, separator_bytes) = (AtomicU32::new(0), AtomicI64::new(0));
+        let inner = Self { id, nodes, root, separator_bytes, spare: Mutex::default() };
         inner.build(leaf, Vec::new());
         inner
     }
 
     fn node(&self, number: u32) -> &Node {
         self.nodes.get(number as usize)
+    }
+
+    fn set(&self, number: u32, content: Content) {
+        self.count_separators(self.node(number).set(content));
+    }
+
+    /// Counts bytes of separators that have come, or gone.
+    fn count_separators(&self, bytes: i64) {
+        self.separator_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// As [`Inner::build`], of at least one leaf, each with its least key.
@@ -136,7 +148,7 @@ impl Inner {
         let mut above = Vec::new();
         let mut finish = |pending: Option<Box<[u8]>>, content: Content| {
             let node = spare.take();
-            self.node(node).set(content);
+            self.set(node, content);
             match pending {
                 None => leftmost = Some(node),
                 Some(separator) => above.push((separator, node)),
@@ -236,7 +248,7 @@ impl Inner {
         let mut separator: Box<[u8]> = separator.into();
         if let Some((number, at)) = path.last() {
             match self.node(*number).insert(*at, left, separator, right) {
-                Ok(()) => return,
+                Ok(bytes) => return self.count_separators(bytes),
                 Err(unused) => separator = unused,
             }
         }
@@ -412,7 +424,7 @@ impl Inner {
         touched.clone().for_each(|number| self.node(*number).begin());
         let numbers: Vec<u32> = touched.copied().collect();
         for (number, content) in change.nodes {
-            self.node(number).set(content);
+            self.set(number, content);
         }
         if let Some(root) = change.root {
             self.root.store(root, Ordering::Release);
@@ -422,9 +434,7 @@ impl Inner {
 
     /// Bytes of DRAM.
     pub(crate) fn dram_bytes(&self) -> u64 {
-        let used = spin::lock(&self.spare).fresh;
-        let separators: u64 = (0..used).map(|number| self.node(number).separator_bytes()).sum();
-        self.nodes.bytes() + separators
+        self.nodes.bytes() + self.separator_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 }
 

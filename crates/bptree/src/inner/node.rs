@@ -112,6 +112,11 @@ fn told_of(separators: &[Box<[u8]>], prefix_len: usize) -> u64 {
     bits.enumerate().map(|(at, bit)| bit << at).sum()
 }
 
+/// Bytes of DRAM that separators take.
+fn bytes_of(separators: &[Box<[u8]>]) -> i64 {
+    separators.iter().map(|it| (it.len() + size_of::<Box<[u8]>>()) as i64).sum()
+}
+
 /// The common prefix of all separators.
 fn common_prefix(separators: &[Box<[u8]>]) -> &[u8] {
     let [first, .., last] = separators else {
@@ -232,18 +237,20 @@ impl Node {
         (at, self.children[at].load(Ordering::Relaxed), shape.level)
     }
 
-    /// Replaces one child by two, if there is room; otherwise gives the separator back.
+    /// Replaces one child by two, if there is room, and returns the bytes of the separator; otherwise gives the
+    /// separator back.
     pub(crate) fn insert(
         &self,
         at: usize,
         left: u32,
         separator: Box<[u8]>,
         right: u32,
-    ) -> Result<(), Box<[u8]>> {
+    ) -> Result<i64, Box<[u8]>> {
         let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
         if shape.children == FANOUT {
             return Err(separator);
         }
+        let bytes = bytes_of(std::slice::from_ref(&separator));
         self.begin();
         let mut separators = self.separators.write();
         separators.insert(at, separator);
@@ -287,7 +294,7 @@ impl Node {
         self.shape.store(shape.to_word(), Ordering::Relaxed);
         drop(separators);
         self.end();
-        Ok(())
+        Ok(bytes)
     }
 
     /// The separator behind the child at a place; none if that is the last. As [`Node::step`].
@@ -333,8 +340,9 @@ impl Node {
         kernel::end(&self.version, version + 1);
     }
 
-    /// Replaces the whole content of a node whose change has begun. The content fits.
-    pub(crate) fn set(&self, content: Content) {
+    /// Replaces the whole content of a node whose change has begun. The content fits. Returns the bytes that its
+    /// separators take more than before.
+    pub(crate) fn set(&self, content: Content) -> i64 {
         debug_assert!((1..=FANOUT).contains(&content.children.len()));
         debug_assert_eq!(content.separators.len() + 1, content.children.len());
         debug_assert!(content.separators.is_sorted());
@@ -358,7 +366,9 @@ impl Node {
         for (to, child) in self.children.iter().zip(&content.children) {
             to.store(*child, Ordering::Relaxed);
         }
-        *self.separators.write() = content.separators;
+        let bytes = bytes_of(&content.separators);
+        let before = std::mem::replace(&mut *self.separators.write(), content.separators);
+        bytes - bytes_of(&before)
     }
 
     fn set_guides(&self) {
@@ -372,12 +382,6 @@ impl Node {
     pub(crate) fn prefetch(&self) {
         coreplane_pmem::arch::prefetch(&self.version);
         coreplane_pmem::arch::prefetch(&self.guides);
-    }
-
-    /// Bytes of DRAM outside the node itself.
-    pub(crate) fn separator_bytes(&self) -> u64 {
-        let separators = self.separators.read();
-        separators.iter().map(|it| (it.len() + size_of::<Box<[u8]>>()) as u64).sum()
     }
 }
 

@@ -49,6 +49,14 @@ fn check_nodes(inner: &Inner) {
     assert!(seen.into_iter().eq(0..spare.fresh));
 }
 
+/// The bytes of all separators are counted as nodes change.
+fn check_bytes(inner: &Inner) {
+    let nodes = (0..20_000).filter_map(|number| inner.nodes.made(number));
+    let separators = nodes.flat_map(|node| node.content().separators);
+    let bytes: usize = separators.map(|it| it.len() + size_of::<Box<[u8]>>()).sum();
+    assert_eq!(inner.dram_bytes(), inner.nodes.bytes() + bytes as u64);
+}
+
 /// Bounds between leaves of different nodes, each with the level of the node that has it.
 fn bounds_of_nodes(inner: &Inner) -> Vec<(u8, Vec<u8>)> {
     let mut level = vec![inner.root.load(Ordering::Relaxed)];
@@ -176,6 +184,7 @@ proptest! {
         let bounds: Vec<_> = model.keys().cloned().collect();
         check(&inner, &model, bounds.into_iter());
         check_nodes(&inner);
+        check_bytes(&inner);
     }
 
     /// As when a merge and a split run side by side: the pair is chosen, the node above it is split in the middle
@@ -205,6 +214,7 @@ proptest! {
         let bounds: Vec<_> = model.keys().cloned().collect();
         check(&inner, &model, bounds.into_iter());
         check_nodes(&inner);
+        check_bytes(&inner);
     }
 }
 
