@@ -200,11 +200,7 @@ impl Upstream {
                 Err(error) => return Err(error),
             }
         }
-        if self.sent == self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-            self.unsent = Unsent::default();
-        }
+        self.drop_sent();
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use std::time::Instant;
 /// Commands that wait to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
+    /// The number of those that were added since sent bytes were last dropped.
     count: usize,
     /// The least pause that holds one of them.
     held_by: Option<Paused>,
@@ -43,6 +44,20 @@ impl Upstream {
     /// True if nothing of the pending commands has been sent.
     pub(super) fn is_unsent(&self) -> bool {
         self.sent == 0 && self.awaited.len() == self.unsent.count
+    }
+
+    /// Drops the sent bytes when they are more than the others, so that each byte is moved at most once. The commands
+    /// behind them count as sent.
+    pub(super) fn drop_sent(&mut self) {
+        if self.sent <= self.output.len() / 2 {
+            return;
+        }
+        self.output.drain(..self.sent);
+        self.sent = 0;
+        self.unsent.count = 0;
+        if self.output.is_empty() {
+            self.unsent.held_by = None;
+        }
     }
 }
 
@@ -245,6 +260,31 @@ mod tests {
         upstream(&mut event_loop).since -= 2 * PATIENCE;
         event_loop.send_again();
         assert!(event_loop.connections[0].upstream.is_none());
+    }
+
+    #[test]
+    fn a_leader_that_reads_slowly_does_not_make_sent_bytes_stay() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("an address");
+        let (mut event_loop, _client) = event_loop();
+        let command = Forwarded { name: "set", leader: address, held_by: None };
+        forward(&mut event_loop.connections[0], command, None, b"");
+        event_loop.flush_upstream(0);
+        let (mut leader, _) = listener.accept().expect("a follower");
+        let (mut left, mut piece) = (64 << 20, vec![0; 64 << 10]);
+        while left > 0 {
+            while !upstream(&mut event_loop).is_full() {
+                let command = Forwarded { name: "set", leader: address, held_by: None };
+                forward(&mut event_loop.connections[0], command, None, &piece[..16 << 10]);
+                left -= 16 << 10;
+            }
+            event_loop.flush_upstream(0);
+            let upstream = upstream(&mut event_loop);
+            let (kept, pending) = (upstream.output.len(), upstream.output.len() - upstream.sent);
+            assert!(kept <= 4 << 20, "{kept} bytes are kept, of which {pending} are pending");
+            assert!(!upstream.is_unsent());
+            leader.read_exact(&mut piece).expect("commands");
+        }
     }
 
     #[test]
