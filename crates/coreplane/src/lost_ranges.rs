@@ -2,7 +2,7 @@
 //!
 //! Finding them requires a look at each of their leaves. So it is done only on request: an open reads no leaf for it.
 //! And a device may hang, while the caller wants to learn the status of the matrix, including that. So a thread of
-//! its own looks, once, and again after devices were healed; a caller waits for it for a moment.
+//! its own looks, once, and again after devices were healed; no caller waits for it.
 
 use coreplane_mkvs::{Matrix, Position};
 use coreplane_pmem::background;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The longest wait of a caller.
+/// The longest wait for the end of a look.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Devices, each with the number of key ranges in which it has lost records.
@@ -32,23 +32,16 @@ struct Look {
 }
 
 impl LostRanges {
-    /// The result, after a look if there is none; none if a device takes long to answer.
+    /// The result; if there is none, a look begins, unless one is under way.
     pub(crate) fn look(&self, matrix: &Arc<Matrix>) -> Option<Found> {
-        let (look, is_over) = &*self.shared;
-        let mut look = look.lock();
-        let until = Instant::now() + PATIENCE;
-        while look.found.is_none() {
-            if look.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-                self.begin(&mut look, matrix)?;
-            }
-            if is_over.wait_until(&mut look, until).timed_out() {
-                break;
-            }
+        let mut look = self.shared.0.lock();
+        if look.found.is_none() && look.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.begin(&mut look, matrix);
         }
         look.found.clone()
     }
 
-    fn begin(&self, look: &mut Look, matrix: &Arc<Matrix>) -> Option<()> {
+    fn begin(&self, look: &mut Look, matrix: &Arc<Matrix>) {
         let (shared, matrix, turn) = (Arc::clone(&self.shared), Arc::clone(matrix), look.turn);
         let run = move || {
             let found = matrix.devices_with_lost_ranges();
@@ -62,8 +55,8 @@ impl LostRanges {
             look.thread = None;
             is_over.notify_all();
         };
-        look.thread = Some(background::spawn_in_time("coreplane-ranges", run).ok()?);
-        Some(())
+        // If no thread can be started, the next caller tries again.
+        look.thread = background::spawn("coreplane-ranges", run).ok();
     }
 
     /// Makes the result void, since the devices may have changed.

@@ -88,7 +88,15 @@ fn a_matrix_is_looked_after() {
     let options = WriteOptions::default();
     let _outcome = store.engine().put(b"key", b"value", &options).expect("put");
     let mut wire = server.connect();
-    assert!(wire.say("MATRIX STATUS").contains("\"shape\":\"1x2\""));
+    // The devices are examined in the background.
+    let status = wire.say("MATRIX STATUS");
+    assert!(status.contains("\"shape\":\"1x2\""), "{status}");
+    assert!(status.contains("\"damage\":{\"devices\":null,"), "{status}");
+    let since = Instant::now();
+    while !wire.say("MATRIX STATUS").contains("\"damage\":{\"devices\":[],") {
+        assert!(since.elapsed() < Duration::from_mins(1));
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert!(wire.say("INFO matrix").contains("matrix_enabled:1"));
     assert_eq!(wire.say("MATRIX SCRUB"), "$7\\r\\nbegun 1\\r\\n");
     assert!(outcome(&mut wire, "MATRIX STATUS").contains("\"lost\":[]"));

@@ -14,6 +14,10 @@ use coreplane_server::administration::{matrix_status, outcome_of};
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The interval at which a matrix that is open here is asked whether its devices have been looked at.
+const LOOKED_EVERY: Duration = Duration::from_millis(5);
 
 pub(crate) fn run(matrix: &Matrix) -> Outcome {
     match matrix {
@@ -66,8 +70,9 @@ fn status(looked: &Looked) -> Outcome {
         // The records were not counted in the background.
         let counted = store.counted();
         let status = matrix_of(&store, tended).map(|matrix| {
-            // No other thread is held up here.
-            while !matrix.status().is_looked_at {}
+            while !matrix.status().is_looked_at {
+                std::thread::sleep(LOOKED_EVERY);
+            }
             matrix_status(matrix)
         });
         store.close()?;
