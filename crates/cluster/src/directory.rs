@@ -4,7 +4,9 @@ use crate::backup::Pins;
 use crate::refusal::Refusals;
 use coreplane_engine::{Deferred, DurableListener};
 use coreplane_replica::{FollowerReads, MemberChange, NodeId, Replica, Role, Status};
-use coreplane_server::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
+use coreplane_server::{
+    AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing, engine_error_text,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -107,11 +109,22 @@ impl Directory {
         begun.map(|_| told.to_owned()).map_err(|error| self.refusal(&error))
     }
 
+    /// Refuses a node to which the leadership cannot be transferred: meanwhile nothing would be written.
+    fn check_successor(&self, node: NodeId) -> Result<(), String> {
+        if !self.replica.status().members.voters.contains(&node) {
+            return Err(format!("ERR node {node} is no voter"));
+        }
+        match self.replica.progress().iter().any(|it| it.node == node && it.is_active) {
+            true => Ok(()),
+            false => Err(format!("TRYAGAIN node {node} does not answer")),
+        }
+    }
+
     /// The reason why no change was begun; or the address to ask instead, if another node leads.
     fn refusal(&self, error: &coreplane_engine::Error) -> String {
         match *self.standing.lock() {
             Standing::Follows(leader) => format!("MOVED 0 {leader}"),
-            _ => format!("TRYAGAIN {error}"),
+            _ => engine_error_text(error),
         }
     }
 }
@@ -183,6 +196,7 @@ impl ClusterInfo for Directory {
                 if !self.replica.leads() {
                     return Err(self.refusal(&coreplane_engine::Error::Busy));
                 }
+                self.check_successor(node)?;
                 let begun = self.replica.transfer_leadership(node);
                 begun.map(|()| "begun".to_owned()).map_err(|error| self.refusal(&error))
             }
@@ -274,5 +288,103 @@ impl ClusterInfo for Directory {
 
     fn redirects(&self) -> bool {
         self.redirects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_engine::{Completion, Engine, WriteOptions};
+    use coreplane_replica::{Settings, WalBaseline, WalOptions};
+    use std::time::Instant;
+
+    /// A cluster in one thread.
+    struct Table {
+        replicas: Vec<Arc<Replica>>,
+        _place: tempfile::TempDir,
+    }
+
+    impl Table {
+        fn new(nodes: NodeId) -> Self {
+            let place = tempfile::tempdir().expect("a directory");
+            let open = |id: NodeId| {
+                let path = place.path().join(id.to_string());
+                let map = WalBaseline::open(&path, &WalOptions::default()).expect("a map");
+                let peers = (1..=nodes).collect();
+                let settings = Settings { id, identity: id, peers, ..Settings::default() };
+                Arc::new(Replica::open(Box::new(map), settings, None).expect("a replica"))
+            };
+            let replicas = (1..=nodes).map(open).collect();
+            Self { replicas, _place: place }
+        }
+
+        /// Ticks the nodes without this one, and delivers their messages, until there is a result.
+        fn until<T>(&self, cut: NodeId, look: impl Fn(&Replica) -> Option<T>) -> T {
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_secs(60) {
+                let beside = self.replicas.iter().zip(1..).filter(|(_, id)| *id != cut);
+                for (replica, _) in beside.clone() {
+                    replica.persisted().expect("a sync");
+                    replica.tick().expect("a tick");
+                }
+                for (replica, _) in beside.clone() {
+                    for letter in replica.take_envelopes() {
+                        if letter.to != cut {
+                            let to = &self.replicas[letter.to as usize - 1];
+                            to.receive(letter).expect("a message");
+                        }
+                    }
+                }
+                let found = beside.clone().find_map(|(it, _)| look(it));
+                match found {
+                    Some(found) => return found,
+                    None => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+            panic!("it does not come");
+        }
+
+        /// The directory of the leader.
+        fn leader(&self) -> Directory {
+            let id = self.until(0, |it| it.leads().then(|| it.status().leader)?);
+            let replica = Arc::clone(&self.replicas[id as usize - 1]);
+            let directory = Directory::new(id, replica, false, Duration::from_secs(1));
+            directory.refresh();
+            directory
+        }
+    }
+
+    fn refusal_of(directory: &Directory, words: [&str; 2]) -> String {
+        directory.run(&words).expect_err("a refusal")
+    }
+
+    #[test]
+    fn changes_that_are_never_possible_are_errors() {
+        let leader = Table::new(1).leader();
+        let refused = refusal_of(&leader, ["REMOVE", "1"]);
+        assert!(refused.starts_with("ERR "), "{refused}");
+        let table = Table::new(7);
+        let leader = table.leader();
+        for words in [["ADD", "8"], ["TRANSFER", "9"]] {
+            let refused = refusal_of(&leader, words);
+            assert!(refused.starts_with("ERR "), "{words:?}: {refused}");
+        }
+        // The command may be sent again, and to the next leader.
+        assert!(leader.run(&["TRANSFER", &leader.id.to_string()]).is_ok());
+    }
+
+    #[test]
+    fn the_leadership_does_not_go_to_a_node_that_does_not_answer() {
+        let table = Table::new(3);
+        let leader = table.leader();
+        let silent = leader.id % 3 + 1;
+        let is_silent =
+            |it: &Replica| it.progress().iter().any(|it| it.node == silent && !it.is_active);
+        table.until(silent, |it| is_silent(it).then_some(()));
+        let refused = refusal_of(&leader, ["TRANSFER", &silent.to_string()]);
+        assert!(refused.starts_with("TRYAGAIN "), "{refused}");
+        let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+        let put = leader.replica.put(b"key", b"value", &early).expect("no pause of writes");
+        assert!(put.written().is_some());
     }
 }

@@ -85,6 +85,7 @@ mod watch;
 mod withheld;
 
 pub use cluster::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
+pub use command::engine_error_text;
 pub use config::{Config, OutputLimit};
 pub use descriptors::make_room;
 pub use server::{Error, Handle, Result, Server};

@@ -312,14 +312,15 @@ pub(crate) fn run(cluster: &Cluster) -> Outcome {
 
 /// Starts a change, and waits until it is done.
 fn begin(change: &ClusterChange, what: &str, is_done: impl Fn(&str) -> bool) -> Outcome {
-    let (since, node) = (Instant::now(), change.node.to_string());
+    let (since, node, mut has_begun) = (Instant::now(), change.node.to_string(), false);
     loop {
         // A leader that is to be removed transfers the leadership first, and another change may be pending.
-        match ask_leader(&change.behind, &["CLUSTER", what, &node]) {
-            Ok(_) => {}
-            Err(failure) if is_to_be_tried_again(&failure.cause) => {}
+        let refused = match ask_leader(&change.behind, &["CLUSTER", what, &node]) {
+            Ok(_) => None,
+            Err(failure) if is_to_be_tried_again(&failure.cause) => Some(failure),
             Err(failure) => return Err(failure),
-        }
+        };
+        has_begun |= refused.is_none();
         std::thread::sleep(ASKED_EVERY);
         if let Ok((_, status)) = ask_leader(&change.behind, &["CLUSTER", "STATUS"])
             && is_done(&String::from_utf8_lossy(status.bytes().unwrap_or_default()))
@@ -328,7 +329,8 @@ fn begin(change: &ClusterChange, what: &str, is_done: impl Fn(&str) -> bool) -> 
         }
         if since.elapsed() > PATIENCE {
             let message = "it has begun, and is not done yet; `coreplane cluster status` tells";
-            return Err(Failure::new(REFUSED, message));
+            let refused = refused.filter(|_| !has_begun);
+            return Err(refused.unwrap_or_else(|| Failure::new(REFUSED, message)));
         }
     }
 }

@@ -90,9 +90,11 @@ impl Node {
             let next = others.filter(|(id, _)| voters.contains(**id));
             // One that answers, if there is one.
             let next = next.max_by_key(|(_, it)| (it.recent_active, it.matched));
-            if let Some((next, _)) = next.map(|(id, _)| (*id, ())) {
-                raw.transfer_leader(next);
-            }
+            let Some((next, _)) = next else {
+                return Err(Error::Unusable("the only voter stays one".to_owned()));
+            };
+            let next = *next;
+            raw.transfer_leader(next);
             return Err(Error::NotLeader { leader: None });
         }
         if let State::Running(raw) = &self.state

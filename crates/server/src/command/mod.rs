@@ -105,7 +105,7 @@ impl Failure {
 }
 
 /// The error as it is sent. The code is that of the Redis error that asks the caller for the same reaction.
-pub(crate) fn engine_error_text(error: &Error) -> String {
+pub fn engine_error_text(error: &Error) -> String {
     let code = match error {
         Error::NoSpace { .. } => "OOM",
         Error::ReadOnly => "READONLY",
