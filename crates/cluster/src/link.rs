@@ -224,15 +224,17 @@ impl Link {
                 Err(_) => return self.fail(registry, now),
             }
         }
-        if self.sent == self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-            if self.output.capacity() > 1 << 20 {
-                self.output = Vec::new();
-            }
-        } else if self.sent > 1 << 20 {
+        self.drop_sent();
+    }
+
+    /// Drops the sent bytes when they are more than the others, so that each byte is moved at most once.
+    fn drop_sent(&mut self) {
+        if self.sent > self.output.len() / 2 {
             self.output.drain(..self.sent);
             self.sent = 0;
+        }
+        if self.output.is_empty() && self.output.capacity() > 1 << 20 {
+            self.output = Vec::new();
         }
     }
 
@@ -310,5 +312,29 @@ impl Link {
         self.sent = 0;
         self.is_reached = false;
         self.next_attempt = now + PAUSE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_queue_is_moved_no_more_than_once() {
+        const PIECE: usize = 1 << 20;
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let mut link = Link::new(2, address, Token(0), Instant::now());
+        link.output = vec![0; 64 * PIECE];
+        let (mut left, mut moved) = (link.output.len(), 0);
+        while left > 0 {
+            let before = link.output.len();
+            link.sent += PIECE;
+            left -= PIECE;
+            link.drop_sent();
+            assert_eq!(link.output.len() - link.sent, left);
+            moved += if link.output.len() < before { link.output.len() } else { 0 };
+        }
+        assert!(moved <= 64 * PIECE, "{moved} bytes were moved");
+        assert!(link.output.capacity() <= PIECE);
     }
 }
