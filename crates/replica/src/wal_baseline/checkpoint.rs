@@ -20,26 +20,25 @@ pub(super) fn write(
     let mut draft = storage.begin_checkpoint(number)?;
     let (seed, mut bytes, mut written, mut count) = (draft.seed(), Vec::new(), 0, 0);
     Frame::Control(control).encode(&mut bytes, seed);
-    let mut failed = None;
-    let mut flush = |bytes: &mut Vec<u8>| {
-        let done = draft.append(bytes);
+    let mut next = Some(Vec::new());
+    while let Some(start) = next.take() {
+        pin.scan(&start, None, false, usize::MAX, &mut |entry| {
+            let Some(record) = entry.record else { return true };
+            let (key, value) = (entry.key, record.value.to_cow());
+            let (timestamp, expires_at) = (record.sequence, record.expires_at);
+            Frame::Record { key, value: &value, timestamp, expires_at }.encode(&mut bytes, seed);
+            count += 1;
+            next = (bytes.len() >= AT_ONCE).then(|| [key, &[0]].concat());
+            next.is_none()
+        })?;
+        if next.is_none() {
+            Frame::End { count }.encode(&mut bytes, seed);
+        }
+        // Not within the scan, during which no entry is applied: the medium may be slow.
+        draft.append(&bytes)?;
         written += bytes.len() as u64;
         bytes.clear();
-        done
-    };
-    pin.scan(b"", None, false, usize::MAX, &mut |entry| {
-        let Some(record) = entry.record else { return true };
-        let (key, value) = (entry.key, record.value.to_cow());
-        let (timestamp, expires_at) = (record.sequence, record.expires_at);
-        Frame::Record { key, value: &value, timestamp, expires_at }.encode(&mut bytes, seed);
-        count += 1;
-        if bytes.len() >= AT_ONCE {
-            failed = flush(&mut bytes).err();
-        }
-        failed.is_none()
-    })?;
-    Frame::End { count }.encode(&mut bytes, seed);
-    failed.map_or_else(|| flush(&mut bytes), Err)?;
+    }
     draft.publish()?;
     storage.remove_before(number)?;
     Ok(written)
@@ -71,5 +70,99 @@ pub(super) fn read(storage: &dyn Storage, number: u64) -> Result<(Control, State
             _ => return Err(damaged(rest)),
         }
         rest = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::storage::{Draft, Room, Stored, Tail};
+    use super::*;
+    use coreplane_pmem::Medium;
+    use parking_lot::{Mutex, RwLock};
+    use std::sync::Arc;
+
+    /// A storage of one checkpoint, in DRAM. While it is appended to, the state may be changed.
+    #[derive(Clone)]
+    struct Watch {
+        state: Arc<RwLock<State>>,
+        bytes: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Draft for Watch {
+        fn append(&mut self, bytes: &[u8]) -> Result<()> {
+            assert!(self.state.try_write().is_some(), "the state is locked");
+            self.bytes.lock().extend_from_slice(bytes);
+            Ok(())
+        }
+
+        fn seed(&self) -> u32 {
+            7
+        }
+
+        fn publish(self: Box<Self>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Storage for Watch {
+        fn name(&self) -> &'static str {
+            "watch"
+        }
+
+        fn medium(&self) -> Medium {
+            unreachable!("nobody asks")
+        }
+
+        fn parts(&self) -> Result<Vec<Part>> {
+            Ok(vec![Part::Checkpoint(1)])
+        }
+
+        fn name_of(&self, part: Part) -> String {
+            format!("{part:?}")
+        }
+
+        fn read(&self, _: Part) -> Result<Stored> {
+            Ok(Stored { bytes: self.bytes.lock().clone(), seeds: vec![(0, 7)], is_clean: true })
+        }
+
+        fn open_log(&self, _: u64, _: u64) -> Result<Box<dyn Tail>> {
+            unreachable!("there is no log")
+        }
+
+        fn begin_checkpoint(&self, _: u64) -> Result<Box<dyn Draft>> {
+            Ok(Box::new(self.clone()))
+        }
+
+        fn remove_before(&self, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn room(&self) -> Option<Room> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_state_is_not_locked_while_a_checkpoint_is_written() {
+        let state: Arc<RwLock<State>> = Arc::default();
+        let value = |number: u64| vec![number as u8; 1 << (number % 18)];
+        for number in 1..=600_u64 {
+            let (key, value) = (number.to_be_bytes(), value(number));
+            let change = ChangeRef::Put { key: &key, value: &value, expires_at: None };
+            state.write().make(number, change);
+        }
+        let watch = Watch { state: Arc::clone(&state), bytes: Arc::default() };
+        let pin = State::pin(&state, 600);
+        let control = Control { newest: 600, applied: 600, ..Control::default() };
+        let written = write(&watch, 1, &control, &pin).expect("a checkpoint");
+        assert_eq!(written, watch.bytes.lock().len() as u64);
+        let (_, found, _) = read(&watch, 1).expect("a whole checkpoint");
+        assert_eq!(found.len(), 600);
+        for number in 1..=600_u64 {
+            let mut shown = None;
+            let key = number.to_be_bytes();
+            found.get(&key, u64::MAX, &mut |it| shown = Some((it.sequence, it.value.to_vec())));
+            assert_eq!(shown, Some((number, value(number))));
+        }
     }
 }
