@@ -33,7 +33,6 @@ fn every_peer_does_every_workload() -> Result<()> {
             let peer = open(name, place.path(), safety, &plan, &steps)?;
             for (step, plan) in Step::plans(&steps, &plan) {
                 let report = run(&*peer, &plan, step.workload)?;
-                assert_eq!(report.misses, 0, "{report:?}");
                 use Workload::{Fill, Load, Overwrite};
                 let reads = !matches!(step.workload, Fill | Load | Overwrite);
                 assert_eq!(report.hits_verified > 0, reads, "{report:?}");

@@ -19,7 +19,7 @@ pub enum Error {
     /// The pool of the floor failed.
     #[error(transparent)]
     Pool(#[from] coreplane_pmem::PoolError),
-    /// The store answered with bytes that were never written for that key.
+    /// The store answered with bytes that were never written for that key, or with none.
     #[error("wrong value for key number {number}: {what}")]
     WrongValue {
         /// The number of the record.

@@ -28,8 +28,6 @@ pub struct Report {
     pub write_mean_ns: u64,
     /// 99.9 % took at most so long.
     pub p999_ns: u64,
-    /// Reads that found nothing.
-    pub misses: u64,
     /// Lines flushed meanwhile, by everyone.
     pub flushes: u64,
     /// Fences or syncs meanwhile, by everyone.
@@ -55,7 +53,6 @@ pub struct Report {
 pub(crate) struct Tally {
     pub(crate) latencies: Histogram<u32>,
     pub(crate) hits: u64,
-    pub(crate) misses: u64,
     pub(crate) operations: u64,
     pub(crate) reads: Mean,
     pub(crate) writes: Mean,
@@ -90,7 +87,7 @@ impl Tally {
         let latencies = Histogram::new_with_bounds(1, 100_000_000_000, 3)
             .map_err(|error| crate::Error::Plan(format!("no histogram: {error}")))?;
         let (reads, writes) = (Mean::default(), Mean::default());
-        Ok(Self { latencies, hits: 0, misses: 0, operations: 0, reads, writes })
+        Ok(Self { latencies, hits: 0, operations: 0, reads, writes })
     }
 
     pub(crate) fn merge(&mut self, other: &Self) -> crate::Result<()> {
@@ -98,7 +95,6 @@ impl Tally {
             .add(&other.latencies)
             .map_err(|error| crate::Error::Plan(format!("histograms: {error}")))?;
         self.hits += other.hits;
-        self.misses += other.misses;
         self.operations += other.operations;
         self.reads.merge(other.reads);
         self.writes.merge(other.writes);

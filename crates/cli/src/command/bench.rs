@@ -306,7 +306,7 @@ fn show(bench: &Bench, report: &Report, context: &Value) -> Result<(), Failure> 
     writeln!(
         out,
         "{:<16} {:<10} {:>3} threads {:>12.0} ops/s   p50 {:>7} ns  p99 {:>7} ns  p99.9 {:>8} ns   \
-         misses {}  flushes/op {:.2}  fences/op {:.2}  DRAM {}",
+         flushes/op {:.2}  fences/op {:.2}  DRAM {}",
         report.phase,
         report.engine,
         report.threads,
@@ -314,7 +314,6 @@ fn show(bench: &Bench, report: &Report, context: &Value) -> Result<(), Failure> 
         report.p50_ns,
         report.p99_ns,
         report.p999_ns,
-        report.misses,
         each(report.flushes),
         each(report.fences),
         terms::human(report.dram_bytes),
