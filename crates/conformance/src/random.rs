@@ -100,8 +100,10 @@ impl Run {
         if self.fixture.reopen.is_none() {
             return Some(self);
         }
-        // So that even a power cut may lose nothing.
-        self.fixture.engine.sync().unwrap();
+        if how == Restart::PowerCut {
+            // So that it may lose nothing.
+            self.fixture.engine.sync().unwrap();
+        }
         self.early.clear();
         self.fixture = self.fixture.restart(how)?;
         self.fixture.engine.hold_tombstones(0).unwrap();

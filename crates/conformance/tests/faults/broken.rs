@@ -65,6 +65,8 @@ impl Broken {
             Fault::WaitDoesNotWait | Fault::WaitReturnsTicket => {
                 options.completion = Completion::Early;
             }
+            // Nobody waits for relaxed writes.
+            Fault::CloseTakesEarly | Fault::KillTakesEarly => options.durability = None,
             _ => {}
         }
         options
@@ -155,6 +157,10 @@ impl Engine for Broken {
         }
         if self.is(Fault::MissBesideWrite) && self.writing.load(Ordering::SeqCst) > 0 {
             return Ok(Found { hit: false, ticket: Ticket::DURABLE });
+        }
+        let takes_early = self.is(Fault::CloseTakesEarly) || self.is(Fault::KillTakesEarly);
+        if takes_early && visibility == Visibility::Durable {
+            self.model.make_durable();
         }
         let too_early = self.is(Fault::DurableReadTooEarly);
         let visibility = if too_early { Visibility::Early } else { visibility };

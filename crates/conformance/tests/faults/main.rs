@@ -81,7 +81,9 @@ faults! {
     DurableReadTooEarly => durable_reads_rest_on_nothing;
     ListenersUnheard => listeners_hear_of_it;
     CloseLoses => a_clean_restart_keeps_all;
+    CloseTakesEarly => a_clean_restart_keeps_all;
     KillLoses => a_kill_loses_nothing;
+    KillTakesEarly => a_kill_loses_nothing;
     PowerCutTearsBatch => a_power_cut_keeps_what_is_durable;
     RestartForgetsSequences => a_clean_restart_keeps_all;
     ScanIncludesEnd => scans_in_order;
@@ -116,7 +118,7 @@ fn fixture(fault: Fault) -> Fixture {
     let model =
         Arc::new(model.bounded_by(limits).with_capacity(SCALE.bytes as u64).manual_commit());
     let engine = Broken::around(fault, Arc::clone(&model), clock.clone());
-    commit_in_background(&model);
+    commit_in_background(fault, &model);
     Fixture::new(Arc::new(engine))
         .with_reopen(reopen(fault, model, clock.clone()))
         .with_clock(clock)
@@ -124,7 +126,11 @@ fn fixture(fault: Fault) -> Fixture {
         .filled_by(SCALE.bytes)
 }
 
-fn commit_in_background(model: &Arc<ModelEngine>) {
+fn commit_in_background(fault: Fault, model: &Arc<ModelEngine>) {
+    if matches!(fault, Fault::CloseTakesEarly | Fault::KillTakesEarly) {
+        // Early writes would be durable by then.
+        return;
+    }
     let model = Arc::downgrade(model);
     std::thread::spawn(move || {
         while let Some(model) = model.upgrade() {
@@ -139,18 +145,20 @@ fn reopen(fault: Fault, model: Arc<ModelEngine>, clock: ManualClock) -> Reopen {
     let model = Mutex::new(model);
     Box::new(move |engine: Arc<dyn StorageEngine>, how| {
         let mut model = model.lock().unwrap();
-        if how == Restart::Clean {
+        if how == Restart::Clean && fault != Fault::CloseTakesEarly {
             engine.close().unwrap();
         }
         drop(engine);
         let next = match (how, fault) {
             (Restart::PowerCut, Fault::PowerCutTearsBatch) => model.after_kill(),
-            (Restart::PowerCut, _) => model.after_power_cut(),
+            (Restart::PowerCut, _)
+            | (Restart::Kill, Fault::KillTakesEarly)
+            | (Restart::Clean, Fault::CloseTakesEarly) => model.after_power_cut(),
             _ => model.after_kill(),
         };
         let next = Arc::new(damage(fault, how, next, &clock));
         *model = Arc::clone(&next);
-        commit_in_background(&next);
+        commit_in_background(fault, &next);
         Some(Arc::new(Broken::around(fault, next, clock.clone())) as Arc<dyn StorageEngine>)
     })
 }
