@@ -4,10 +4,12 @@ use super::Replica;
 use super::core::{Core, EXPIRED_MAX};
 use super::effects::Newest;
 use coreplane_engine::{Entry, Record, Result, Ticket, UnixMillis, Value};
-use std::collections::VecDeque;
 
 /// Receives the entries of a walk: a key, and its record, which may have expired.
 type Visit<'v> = &'v mut dyn FnMut(&[u8], Record<'_>) -> bool;
+
+/// Receives the entries of a scan of the map.
+type VisitEntry<'v> = &'v mut dyn FnMut(Entry<'_>) -> bool;
 
 /// Keys that a sweep examines in a step.
 const SWEPT: usize = 64;
@@ -40,37 +42,41 @@ impl Core {
         visit: Visit<'_>,
     ) -> Result<()> {
         let places = self.effects.range(start, end).map(|(key, newest)| Place { key, newest });
-        let mut places: VecDeque<Place<'_>> = match reverse {
-            false => places.collect(),
-            true => places.rev().collect(),
-        };
-        let is_before = |place: &Place<'_>, key: &[u8]| match reverse {
-            false => place.key < key,
-            true => place.key > key,
-        };
-        let mut goes_on = true;
-        self.node.with_map(|map| {
-            map.scan(start, end, reverse, &mut |entry| {
-                while let Some(place) = places.pop_front_if(|place| is_before(place, entry.key)) {
-                    goes_on = place.show(visit);
-                    if !goes_on {
-                        return false;
-                    }
-                }
-                goes_on = match (places.pop_front_if(|place| place.key == entry.key), entry.record)
-                {
-                    (Some(place), _) => place.show(visit),
-                    (None, Some(record)) => visit(entry.key, record),
-                    (None, None) => true,
-                };
-                goes_on
-            })
-        })?;
-        while goes_on && let Some(place) = places.pop_front() {
-            goes_on = place.show(visit);
+        let scan =
+            |visit: VisitEntry<'_>| self.node.with_map(|map| map.scan(start, end, reverse, visit));
+        match reverse {
+            false => merge(places, |place, key| place < key, scan, visit),
+            true => merge(places.rev(), |place, key| place > key, scan, visit),
         }
-        Ok(())
     }
+}
+
+/// Shows the records of a scan, with pending changes in their place; both in one order.
+fn merge<'p>(
+    places: impl Iterator<Item = Place<'p>>,
+    is_before: impl Fn(&[u8], &[u8]) -> bool,
+    scan: impl FnOnce(VisitEntry<'_>) -> Result<()>,
+    visit: Visit<'_>,
+) -> Result<()> {
+    let (mut places, mut goes_on) = (places.peekable(), true);
+    scan(&mut |entry| {
+        while let Some(place) = places.next_if(|place| is_before(place.key, entry.key)) {
+            goes_on = place.show(visit);
+            if !goes_on {
+                return false;
+            }
+        }
+        goes_on = match (places.next_if(|place| place.key == entry.key), entry.record) {
+            (Some(place), _) => place.show(visit),
+            (None, Some(record)) => visit(entry.key, record),
+            (None, None) => true,
+        };
+        goes_on
+    })?;
+    while goes_on && let Some(place) = places.next() {
+        goes_on = place.show(visit);
+    }
+    Ok(())
 }
 
 /// Receives the entries of a scan: a key, and its record, unless that has expired.
@@ -221,5 +227,38 @@ impl Replica {
             count = count + u64::from(newest.value.is_some()) - u64::from(was);
         }
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::effects::Effects;
+    use super::*;
+    use coreplane_engine::Batch;
+
+    #[test]
+    fn a_walk_looks_at_no_more_changes_than_it_needs() {
+        let mut effects = Effects::default();
+        let mut batch = Batch::new();
+        (0..1000_u32).for_each(|number| _ = batch.put(&number.to_be_bytes(), b"1"));
+        effects.add((1, 10), batch.changes());
+        let (mut looked, mut shown) = (0, Vec::new());
+        let places = effects.range(b"", None).inspect(|_| looked += 1);
+        let places = places.map(|(key, newest)| Place { key, newest });
+        let scan = |visit: VisitEntry<'_>| {
+            let (key, ticket) = (2_u32.to_be_bytes(), Ticket::DURABLE);
+            let record =
+                Record { value: Value::Whole(b"2"), sequence: 1, expires_at: None, ticket };
+            visit(Entry { key: &key, sequence: 1, record: Some(record) });
+            Ok(())
+        };
+        merge(places, |place, key| place < key, scan, &mut |key, record| {
+            shown.push((key.to_vec(), record.value.to_vec()));
+            shown.len() < 4
+        })
+        .expect("a walk");
+        let expected = (0..4_u32).map(|number| (number.to_be_bytes().to_vec(), b"1".to_vec()));
+        assert_eq!(shown, expected.collect::<Vec<_>>());
+        assert!(looked <= 5, "it looked at {looked} changes");
     }
 }
