@@ -1,14 +1,11 @@
 //! A matrix in a directory: one file for each device, `g0d0` and so on.
 
 use crate::config::{EngineChoice, StoreConfig};
-use crate::geometry::{check_nodes, check_pages, create_map};
-use crate::store::{bptree_options, index_of, map_options, pool_engine, scmkv_options};
-use coreplane_bptree::Bptree;
+use crate::store::{Pooled, engine_options, pool_engine};
 use coreplane_engine::{Batch, ChangeRef, Error, Result, StorageEngine};
 use coreplane_mkvs::{DEVICES_MAX, GROUPS_MAX, OWN_KEY_PREFIX, Position, Rack, TimeSource};
-use coreplane_mvcc::MapEngine;
 use coreplane_pmem::Medium;
-use coreplane_scmkv::{Placement, Scmkv};
+use coreplane_record::Options;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -100,9 +97,18 @@ impl<'a> Directory<'a> {
         std::fs::read_link(&path).map_or(path, |to| self.config.path.join(to))
     }
 
-    /// The medium of the whole is that of the device that promises least.
-    fn note(&self, medium: Medium, index: Placement) {
-        let index = index_of(index);
+    /// The options of a device.
+    fn options(&self, time: &TimeSource) -> Options {
+        // Its peers have the same records.
+        let outlives_medium = true;
+        Options { time: Some(Arc::clone(time)), outlives_medium, ..engine_options(self.config) }
+    }
+
+    /// The engine of a device. The medium of the whole is that of the device that promises least.
+    fn note(&self, device: Option<Pooled>) -> Result<Arc<dyn StorageEngine>> {
+        let operation = "being a device: it has no pool";
+        let device = device.ok_or(Error::Unsupported { engine: "model", operation })?;
+        let (engine, medium, index) = device.parts();
         let mut indexes = self.indexes.lock();
         if !indexes.contains(&index) {
             indexes.push(index);
@@ -111,6 +117,7 @@ impl<'a> Directory<'a> {
         if known.as_ref().is_none_or(|known| known.power_safe && !medium.power_safe) {
             *known = Some(medium);
         }
+        Ok(engine)
     }
 }
 
@@ -188,72 +195,17 @@ impl Rack for Directory<'_> {
     }
 
     fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
-        let (path, config) = (self.home(place), self.config);
-        let (size, media, time) = (config.size, config.media.clone(), Some(Arc::clone(time)));
-        // Its peers have the same records.
-        let outlives_medium = true;
-        let engine: Arc<dyn StorageEngine> = match config.engine.unwrap_or(EngineChoice::Bptree) {
-            EngineChoice::Scmkv => {
-                check_pages(config)?;
-                let options =
-                    coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
-                let made = Scmkv::create(&path, size, media, config.placement, options)?;
-                self.note(made.medium(), made.placement());
-                Arc::new(made)
-            }
-            EngineChoice::Bptree => {
-                check_nodes(config, coreplane_bptree::KIND)?;
-                let options =
-                    coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
-                let page_size = config.page_size.unwrap_or(coreplane_bptree::PAGE_SIZE);
-                let made = Bptree::create(&path, size, page_size, media, &options)?;
-                self.note(made.medium(), Placement::Dram);
-                Arc::new(made)
-            }
-            EngineChoice::Map(kind) => {
-                let options =
-                    coreplane_mvcc::Options { time, outlives_medium, ..map_options(config) };
-                let made = create_map(kind, &path, config, &options)?;
-                self.note(made.medium(), Placement::Dram);
-                Arc::new(made)
-            }
-            EngineChoice::Model => {
-                let operation = "being a device: it has no pool";
-                return Err(Error::Unsupported { engine: "model", operation });
-            }
-        };
+        let (path, engine) = (self.home(place), self.config.engine.unwrap_or(EngineChoice::Bptree));
+        let engine = self.note(Pooled::create(self.config, engine, &path, &self.options(time))?)?;
         self.created.lock().push(path);
         Ok(engine)
     }
 
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
-        let (path, config) = (self.path(place), self.config);
-        let (media, time) = (config.media.clone(), Some(Arc::clone(time)));
-        let outlives_medium = true;
         // Each device has its own engine.
-        Ok(match pool_engine(&path).unwrap_or_default() {
-            EngineChoice::Bptree => {
-                let options =
-                    coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
-                let found = Bptree::open(&path, media, &options, &|_| {})?;
-                self.note(found.medium(), Placement::Dram);
-                Arc::new(found)
-            }
-            EngineChoice::Map(kind) => {
-                let options =
-                    coreplane_mvcc::Options { time, outlives_medium, ..map_options(config) };
-                let found = MapEngine::open(kind, &path, media, &options, &|_| {})?;
-                self.note(found.medium(), Placement::Dram);
-                Arc::new(found)
-            }
-            EngineChoice::Scmkv | EngineChoice::Model => {
-                let options =
-                    coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
-                let found = Scmkv::open(&path, media, options)?;
-                self.note(found.medium(), found.placement());
-                Arc::new(found)
-            }
-        })
+        let path = self.path(place);
+        let engine = pool_engine(&path).unwrap_or_default();
+        self.note(Pooled::open(self.config, engine, &path, &self.options(time))?)
     }
 
     fn remove(&self, place: Position) -> Result<()> {

@@ -22,14 +22,14 @@
 use crate::config::{EngineChoice, StoreConfig};
 use crate::geometry::pool_page_size;
 use crate::matrix::is_device_at;
-use crate::store::{Pooled, Store, bptree_options, map_options, scmkv_options};
+use crate::store::{Pooled, Store, engine_options};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{
     Damage, Error, Fate, Finding, KeyRange, Repair, Repairable, Result, Tell, WriteOptions,
 };
 use coreplane_mvcc::MapEngine;
 use coreplane_pmem::{OpenOptions, Pool, PoolError};
-use coreplane_record::pool_error;
+use coreplane_record::{Options, pool_error};
 use coreplane_scmkv::Scmkv;
 use std::collections::HashSet;
 use std::path::Path;
@@ -53,17 +53,10 @@ impl Store {
             )));
         }
         let media = config.media.clone();
-        let options = coreplane_bptree::Options {
-            is_repair: true,
-            check_reads: true,
-            ..match Self::engine_at(config) {
-                EngineChoice::Map(_) => map_options(config),
-                _ => bptree_options(config),
-            }
-        };
+        let options = Options { is_repair: true, check_reads: true, ..engine_options(config) };
         let (pooled, repair) = match Self::engine_at(config) {
             EngineChoice::Scmkv => {
-                let (found, repair) = Scmkv::repair(path, media, scmkv_options(config), tell)?;
+                let (found, repair) = Scmkv::repair(path, media, engine_options(config), tell)?;
                 (Pooled::Scmkv(Arc::new(found)), repair)
             }
             EngineChoice::Bptree => {

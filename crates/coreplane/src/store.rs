@@ -32,6 +32,65 @@ pub(crate) enum Pooled {
     Map(Arc<MapEngine>),
 }
 
+impl Pooled {
+    /// Makes a pool at `path`; none for an engine without one.
+    pub(crate) fn create(
+        config: &StoreConfig,
+        engine: EngineChoice,
+        path: &Path,
+        options: &coreplane_record::Options,
+    ) -> Result<Option<Self>> {
+        let (size, media) = (config.size, config.media.clone());
+        Ok(Some(match engine {
+            EngineChoice::Scmkv => {
+                check_pages(config)?;
+                let made = Scmkv::create(path, size, media, config.placement, options.clone())?;
+                Self::Scmkv(Arc::new(made))
+            }
+            EngineChoice::Bptree => {
+                check_nodes(config, coreplane_bptree::KIND)?;
+                let page_size = config.page_size.unwrap_or(coreplane_bptree::PAGE_SIZE);
+                Self::Bptree(Arc::new(Bptree::create(path, size, page_size, media, options)?))
+            }
+            EngineChoice::Map(kind) => {
+                Self::Map(Arc::new(create_map(kind, path, config, options)?))
+            }
+            EngineChoice::Model => return Ok(None),
+        }))
+    }
+
+    /// Opens the pool at `path`; none for an engine without one.
+    pub(crate) fn open(
+        config: &StoreConfig,
+        engine: EngineChoice,
+        path: &Path,
+        options: &coreplane_record::Options,
+    ) -> Result<Option<Self>> {
+        let media = config.media.clone();
+        Ok(Some(match engine {
+            EngineChoice::Scmkv => {
+                Self::Scmkv(Arc::new(Scmkv::open(path, media, options.clone())?))
+            }
+            EngineChoice::Bptree => {
+                Self::Bptree(Arc::new(Bptree::open(path, media, options, &|_| {})?))
+            }
+            EngineChoice::Map(kind) => {
+                Self::Map(Arc::new(MapEngine::open(kind, path, media, options, &|_| {})?))
+            }
+            EngineChoice::Model => return Ok(None),
+        }))
+    }
+
+    /// The engine, its medium, and the place of its index.
+    pub(crate) fn parts(&self) -> (Arc<dyn StorageEngine>, Medium, &'static str) {
+        match self {
+            Self::Scmkv(engine) => (engine.clone(), engine.medium(), index_of(engine.placement())),
+            Self::Bptree(engine) => (engine.clone(), engine.medium(), index_of(Placement::Dram)),
+            Self::Map(engine) => (engine.clone(), engine.medium(), index_of(Placement::Dram)),
+        }
+    }
+}
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store")
@@ -55,27 +114,8 @@ impl Store {
         if engine != EngineChoice::Model {
             check_directory(&config.path)?;
         }
-        let (path, size, media) = (&config.path, config.size, config.media.clone());
-        let pooled = match engine {
-            EngineChoice::Scmkv => {
-                let placement = config.placement;
-                check_pages(config)?;
-                let made = Scmkv::create(path, size, media, placement, scmkv_options(config))?;
-                Pooled::Scmkv(Arc::new(made))
-            }
-            EngineChoice::Bptree => {
-                check_nodes(config, coreplane_bptree::KIND)?;
-                let page_size = config.page_size.unwrap_or(coreplane_bptree::PAGE_SIZE);
-                let made = Bptree::create(path, size, page_size, media, &bptree_options(config))?;
-                Pooled::Bptree(Arc::new(made))
-            }
-            EngineChoice::Map(kind) => {
-                let options = map_options(config);
-                Pooled::Map(Arc::new(create_map(kind, path, config, &options)?))
-            }
-            EngineChoice::Model => return Self::model(config),
-        };
-        Ok(Self::pooled(config, pooled))
+        let made = Pooled::create(config, engine, &config.path, &engine_options(config))?;
+        made.map_or_else(|| Self::model(config), |made| Ok(Self::pooled(config, made)))
     }
 
     pub(crate) fn open(config: &StoreConfig) -> Result<Self> {
@@ -94,22 +134,9 @@ impl Store {
             return Ok(Self::of_matrix(config, matrix, &rack));
         }
         check_single(config)?;
-        let (path, media) = (&config.path, config.media.clone());
-        let pooled = match Self::engine_at(config) {
-            EngineChoice::Scmkv => {
-                Pooled::Scmkv(Arc::new(Scmkv::open(path, media, scmkv_options(config))?))
-            }
-            EngineChoice::Bptree => {
-                let found = Bptree::open(path, media, &bptree_options(config), &|_| {})?;
-                Pooled::Bptree(Arc::new(found))
-            }
-            EngineChoice::Map(kind) => {
-                let found = MapEngine::open(kind, path, media, &map_options(config), &|_| {})?;
-                Pooled::Map(Arc::new(found))
-            }
-            EngineChoice::Model => return Self::model(config),
-        };
-        Ok(Self::pooled(config, pooled))
+        let engine = Self::engine_at(config);
+        let found = Pooled::open(config, engine, &config.path, &engine_options(config))?;
+        found.map_or_else(|| Self::model(config), |found| Ok(Self::pooled(config, found)))
     }
 
     fn create_matrix(config: &StoreConfig, shape: MatrixShape) -> Result<Self> {
@@ -171,13 +198,7 @@ impl Store {
     }
 
     pub(crate) fn pooled(config: &StoreConfig, pooled: Pooled) -> Self {
-        let (engine, medium, index): (Arc<dyn StorageEngine>, _, _) = match &pooled {
-            Pooled::Scmkv(engine) => {
-                (engine.clone(), engine.medium(), index_of(engine.placement()))
-            }
-            Pooled::Bptree(engine) => (engine.clone(), engine.medium(), index_of(Placement::Dram)),
-            Pooled::Map(engine) => (engine.clone(), engine.medium(), index_of(Placement::Dram)),
-        };
+        let (engine, medium, index) = pooled.parts();
         let StoreConfig { durability, is_copy, .. } = *config;
         Self { engine, medium, index, pooled: Some(pooled), matrix: None, durability, is_copy }
     }
@@ -304,7 +325,7 @@ fn matrix_options(config: &StoreConfig) -> Options {
 }
 
 /// The name of an index's place.
-pub(crate) fn index_of(placement: Placement) -> &'static str {
+fn index_of(placement: Placement) -> &'static str {
     if placement == Placement::Pool { "pmem" } else { "dram" }
 }
 
@@ -413,22 +434,9 @@ pub fn pool_engine(path: &Path) -> Option<EngineChoice> {
     Pool::kind_at(path).ok()?.parse().ok()
 }
 
-pub(crate) fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
-    coreplane_scmkv::Options {
-        durability: config.durability,
-        background: config.background,
-        check_reads: config.check_reads,
-        is_copy: config.is_copy,
-        ..coreplane_scmkv::Options::default()
-    }
-}
-
-pub(crate) fn map_options(config: &StoreConfig) -> coreplane_mvcc::Options {
-    bptree_options(config)
-}
-
-pub(crate) fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options {
-    coreplane_bptree::Options {
+/// The options of an engine with a pool.
+pub(crate) fn engine_options(config: &StoreConfig) -> coreplane_record::Options {
+    coreplane_record::Options {
         durability: config.durability,
         background: config.background,
         check_reads: config.check_reads,
