@@ -30,6 +30,7 @@ pub(crate) struct Bay {
     engine: DeviceEngine,
     /// Bytes of a device.
     size: u64,
+    check_reads: bool,
     stalls: Stalls,
     weather: Arc<Weather>,
     /// What pulls each of them out.
@@ -38,10 +39,15 @@ pub(crate) struct Bay {
 
 impl Bay {
     /// Devices that do not stall.
-    pub(crate) fn new(directory: PathBuf, engine: DeviceEngine, size: u64) -> Self {
+    pub(crate) fn new(
+        directory: PathBuf,
+        engine: DeviceEngine,
+        size: u64,
+        check_reads: bool,
+    ) -> Self {
         let never = Pauses { seed: 0, period: Duration::from_secs(1), length: Duration::ZERO };
         let (stalls, weather) = (Box::new(move |_| never), Arc::default());
-        Self { directory, engine, size, stalls, weather, pulls: Mutex::default() }
+        Self { directory, engine, size, check_reads, stalls, weather, pulls: Mutex::default() }
     }
 
     /// Devices that do.
@@ -74,14 +80,14 @@ impl Rack for Bay {
 
     fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let (path, media, time) = (self.path(place), MediaChoice::Auto, Some(Arc::clone(time)));
+        let check_reads = self.check_reads;
+        let options = coreplane_bptree::Options { time, check_reads, ..Default::default() };
         let engine: Arc<dyn StorageEngine> = match self.engine {
             DeviceEngine::Bptree => {
-                let options = coreplane_bptree::Options { time, ..Default::default() };
                 let page_size = coreplane_bptree::PAGE_SIZE;
                 Arc::new(Bptree::create(&path, self.size, page_size, media, &options)?)
             }
             DeviceEngine::Scmkv => {
-                let options = coreplane_scmkv::Options { time, ..Default::default() };
                 Arc::new(Scmkv::create(&path, self.size, media, Placement::Auto, options)?)
             }
         };

@@ -153,6 +153,7 @@ pub fn competition(
     plan: &Plan,
     jitter: &Jitter,
     prototype: Prototype,
+    check_reads: bool,
 ) -> Result<CompetitionReport> {
     plan.check()?;
     if jitter.clients == 0 || jitter.clients > 1024 || jitter.rate.is_nan() || jitter.rate <= 0.0 {
@@ -160,7 +161,7 @@ pub fn competition(
     }
     let cannot = |error: std::io::Error| Error::Plan(format!("{}: {error}", directory.display()));
     std::fs::create_dir_all(directory).map_err(cannot)?;
-    let report = run(directory, plan, jitter, prototype);
+    let report = run(directory, plan, jitter, prototype, check_reads);
     std::fs::remove_dir_all(directory).map_err(cannot)?;
     report
 }
@@ -170,13 +171,15 @@ fn run(
     plan: &Plan,
     jitter: &Jitter,
     prototype: Prototype,
+    check_reads: bool,
 ) -> Result<CompetitionReport> {
     let weather = Arc::new(Weather::default());
     let size = plan.records * (plan.key_size + plan.value_size + 48) as u64 * 2 + (64 << 20);
     let (seed, directory) = (plan.seed, directory.to_owned());
     let jitters = *jitter;
     let stalls = move |place| pauses(&jitters, seed, place);
-    let rack = Bay::new(directory, DeviceEngine::Bptree, size).stalling(stalls, &weather);
+    let rack = Bay::new(directory, DeviceEngine::Bptree, size, check_reads);
+    let rack = rack.stalling(stalls, &weather);
     let options = Options { read_path: ReadPath::Rings, ..Options::default() };
     let shape = Shape { prototype, ..Shape::default() };
     let matrix = Matrix::create(&rack, shape, &options)?;
@@ -356,7 +359,7 @@ mod tests {
         let jitter = Jitter { rate: 4000.0, clients: 8, stall_us, period_us };
         for prototype in [Prototype::Gekv, Prototype::Mkvs] {
             let path = directory.path().join(prototype.name());
-            let report = competition(&path, &plan, &jitter, prototype).expect("a run");
+            let report = competition(&path, &plan, &jitter, prototype, true).expect("a run");
             assert_eq!((report.operations, report.prototype), (2000, prototype.name()));
             assert!(report.met > 0 && report.max_ns >= report.p50_ns);
             assert!(report.woken_late_max_ns > 0 && report.behind < report.operations);

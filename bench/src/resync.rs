@@ -156,6 +156,7 @@ pub fn resync(
     plan: &Plan,
     refill: &Refill,
     engine: DeviceEngine,
+    check_reads: bool,
 ) -> Result<(Vec<ResyncReport>, ResyncEnd)> {
     plan.check()?;
     if refill.writers == 0 || refill.readers == 0 || refill.throttle == 0 {
@@ -163,7 +164,7 @@ pub fn resync(
     }
     let cannot = |error: std::io::Error| Error::Plan(format!("{}: {error}", directory.display()));
     std::fs::create_dir_all(directory).map_err(cannot)?;
-    let reports = run(directory, plan, refill, engine);
+    let reports = run(directory, plan, refill, engine, check_reads);
     std::fs::remove_dir_all(directory).map_err(cannot)?;
     reports
 }
@@ -173,9 +174,10 @@ fn run(
     plan: &Plan,
     refill: &Refill,
     engine: DeviceEngine,
+    check_reads: bool,
 ) -> Result<(Vec<ResyncReport>, ResyncEnd)> {
     let size = plan.records * (plan.key_size + plan.value_size + 48) as u64 * 2 + (64 << 20);
-    let bay = Bay::new(directory.to_owned(), engine, size);
+    let bay = Bay::new(directory.to_owned(), engine, size, check_reads);
     let shape = Shape { ack: Ack::All, ..Shape::default() };
     let matrix = Matrix::create(&bay, shape, &Options::default())?;
     let (mut key, mut value) = (vec![0; plan.key_size], vec![0; plan.value_size]);
@@ -404,7 +406,7 @@ mod tests {
             let plan = Plan { records: 2000, ..Plan::default() };
             let refill = Refill { writers: 2, readers: 2, stage_ms: 50, throttle: 1 << 20 };
             let path = directory.path().join("matrix");
-            let (reports, end) = resync(&path, &plan, &refill, engine).expect("a run");
+            let (reports, end) = resync(&path, &plan, &refill, engine, true).expect("a run");
             assert_eq!(reports.iter().map(|it| it.stage).collect::<Vec<_>>(), STAGES);
             for report in &reports {
                 let wrong = report.failed_gets + report.stale_gets + report.failed_puts;

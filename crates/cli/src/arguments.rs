@@ -413,9 +413,9 @@ pub(crate) struct Bench {
     /// strict, group, relaxed (on files; elsewhere it is strict).
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
-    /// Check a record's checksum at each read of it.
+    /// Show records without a look at their checksums, as `serve` with this option.
     #[arg(long)]
-    pub(crate) check_reads: bool,
+    pub(crate) no_check_reads: bool,
     /// Measure in a pool although it has records that bench has not written: they stay.
     #[arg(long)]
     pub(crate) beside_others: bool,

@@ -427,6 +427,7 @@ fn bench_speaks_json_and_verifies() -> Outcome<()> {
         let (operations, threads) = if report["phase"] == "a" { (300, 1) } else { (5000, 2) };
         assert_eq!(report["operations"], operations);
         assert_eq!((&report["engine"], &report["threads"]), (&"scmkv".into(), &threads.into()));
+        assert_eq!(report["check_reads"], true);
         phases.push(report["phase"].as_str().unwrap_or_default().to_owned());
     }
     assert_eq!(phases, ["load", "a", "mget", "d"]);
@@ -443,6 +444,36 @@ fn bench_speaks_json_and_verifies() -> Outcome<()> {
         .collect::<Outcome<_>>()?;
     assert_eq!(denials.iter().filter(|count| **count == 0).count(), 2, "{filter}");
     pool.is_sound()?;
+    Ok(())
+}
+
+/// As any other reader, unless it is told otherwise.
+#[test]
+fn bench_checks_what_it_reads() -> Outcome<()> {
+    let (_place, pool) = pool()?;
+    let bench = |more: &[&str]| {
+        let command = ["bench", "--records", "10", "--operations", "1000", "--json", "--workload"];
+        pool.run(&[&command[..], more].concat(), b"")
+    };
+    assert!(bench(&["load"])?.status.success());
+    let mut key = [0; 16];
+    coreplane_bench::record::write_key(3, &mut key);
+    let mut bytes = pool.bytes()?;
+    let found = bytes.windows(key.len()).position(|bytes| bytes == key);
+    bytes[found.ok_or("the key is not in the file")? + key.len() + 50] ^= 2;
+    pool.put_bytes(&bytes)?;
+    for (more, what) in
+        [(&["c@uniform"][..], "checksum"), (&["c@uniform", "--no-check-reads"], "key number 3")]
+    {
+        let refused = bench(&[more, &["--beside-others"]].concat())?;
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(what), "{said}");
+    }
+    for workload in ["open", "commits", "competition"] {
+        let lines = bench(&[workload, "--no-check-reads", "--size", "64MiB"])?;
+        let lines = String::from_utf8(lines.stdout)?;
+        assert!(lines.contains("\"check_reads\":false"), "{workload}: {lines}");
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use coreplane_bench::{
     Target, Workload, overwrite_for, run as drive, run_filter,
 };
 use coreplane_server::administration::matrix_facts;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -104,7 +105,8 @@ fn opened(
         let message = "bench needs --pool, a pool to write to, such as /dev/shm/bench.pool";
         return Err(Failure::new(failure::USAGE, message));
     }
-    let config = bench.pool.config().check_reads(bench.check_reads).durability(bench.durability);
+    let config = bench.pool.config().check_reads(!bench.no_check_reads);
+    let config = config.durability(bench.durability);
     let config = pool::with(config, bench.engine, StoreConfig::engine);
     let store = open(&config)?;
     pool::refuse_device(&store, config.path())?;
@@ -153,6 +155,7 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
     let target = EngineTarget(&**store.engine());
     let mut context = json!({
         "durability": terms::durability_name(bench.durability),
+        "check_reads": !bench.no_check_reads,
         "medium": store.medium().name,
         "index": store.index(),
     });
@@ -208,6 +211,7 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     if bench.pool.json {
         let line = json!({
             "phase": "open", "engine": target.name(), "index": store.index(), "threads": 1,
+            "check_reads": !bench.no_check_reads,
             "operations": 2, "records": plan.records, "misses": u64::from(!found),
             "open_ms": open_ms, "first_get_ms": read, "first_put_ms": written,
         });
@@ -228,7 +232,7 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         let report = overwrite_for(&**store.engine(), plan, time)?;
         let mut out = io::stdout().lock();
         if bench.pool.json {
-            json::write_line(&mut out, &serde_json::to_value(&report)?)?;
+            write_report(&mut out, bench, &report)?;
         } else {
             let OverwriteReport { puts_per_s, max_ns, refused_puts, .. } = report;
             writeln!(
@@ -290,6 +294,17 @@ fn filter(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         )?;
         Ok(())
     })
+}
+
+/// Writes a report as a line of JSON, with the option that holds for all reads of stores.
+fn write_report(
+    out: &mut impl Write,
+    bench: &Bench,
+    report: &impl Serialize,
+) -> Result<(), Failure> {
+    let mut line = serde_json::to_value(report)?;
+    line["check_reads"] = (!bench.no_check_reads).into();
+    json::write_line(out, &line)
 }
 
 /// Writes a line for a phase.

@@ -1,8 +1,8 @@
 //! Gets of matrices whose devices stall.
 
+use super::write_report;
 use crate::arguments::Bench;
 use crate::failure::Failure;
-use crate::json;
 use coreplane::Prototype;
 use coreplane_bench::{Plan, competition};
 use std::io::{self, Write};
@@ -14,10 +14,11 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     for prototype in [Prototype::Gekv, Prototype::Mkvs] {
         let mut name = beside.as_os_str().to_owned();
         name.push(format!(".{prototype}-{}", std::process::id()));
-        let report = competition(&PathBuf::from(name), plan, &bench.jitter, prototype)?;
+        let (place, checks) = (PathBuf::from(name), !bench.no_check_reads);
+        let report = competition(&place, plan, &bench.jitter, prototype, checks)?;
         let mut out = io::stdout().lock();
         if bench.pool.json {
-            json::write_line(&mut out, &serde_json::to_value(&report)?)?;
+            write_report(&mut out, bench, &report)?;
             continue;
         }
         writeln!(

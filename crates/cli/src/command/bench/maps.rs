@@ -1,9 +1,9 @@
 //! The measurements of the maps of NVM-Raft, for any engine: `commits`, `turnover`, `interference`.
 
 use super::scratch::Scratch;
+use super::write_report;
 use crate::arguments::Bench;
 use crate::failure::Failure;
-use crate::json;
 use coreplane_bench::{Plan, load_until_full, run_commits, run_interference, run_turnover};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -79,7 +79,7 @@ pub(super) fn interference(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
 fn show(bench: &Bench, report: &impl Serialize, line: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if bench.pool.json {
-        return json::write_line(&mut out, &serde_json::to_value(report)?);
+        return write_report(&mut out, bench, report);
     }
     Ok(writeln!(out, "{line}")?)
 }

@@ -1,9 +1,9 @@
 //! Overwrites in pools of rising occupancy.
 
 use super::scratch::Scratch;
+use super::write_report;
 use crate::arguments::Bench;
 use crate::failure::Failure;
-use crate::json;
 use coreplane_bench::{Plan, load_until_full, overwrite_share};
 use std::io::{self, Write};
 
@@ -21,7 +21,7 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         })?;
         let mut out = io::stdout().lock();
         if bench.pool.json {
-            json::write_line(&mut out, &serde_json::to_value(&report)?)?;
+            write_report(&mut out, bench, &report)?;
             continue;
         }
         writeln!(

@@ -1,8 +1,8 @@
 //! A matrix under load that loses a device and gets a new one.
 
+use super::write_report;
 use crate::arguments::Bench;
 use crate::failure::{self, Failure, NO, Outcome};
-use crate::json;
 use coreplane::EngineChoice;
 use coreplane_bench::{DeviceEngine, Plan, ResyncReport, resync};
 use std::io::{self, Write};
@@ -22,15 +22,16 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Outcome {
     let beside = bench.pool.pool.clone().unwrap_or_else(|| PathBuf::from("/dev/shm/coreplane"));
     let mut name = beside.into_os_string();
     name.push(format!(".resync-{}", std::process::id()));
-    let (stages, end) = resync(&PathBuf::from(name), plan, &bench.refill, engine)?;
+    let (place, checks) = (PathBuf::from(name), !bench.no_check_reads);
+    let (stages, end) = resync(&place, plan, &bench.refill, engine, checks)?;
     let mut out = io::stdout().lock();
     let is_sound = stages.iter().all(ResyncReport::is_sound) && end.is_sound();
     let code = if is_sound { 0 } else { NO };
     if bench.pool.json {
         for stage in &stages {
-            json::write_line(&mut out, &serde_json::to_value(stage)?)?;
+            write_report(&mut out, bench, stage)?;
         }
-        json::write_line(&mut out, &serde_json::to_value(&end)?)?;
+        write_report(&mut out, bench, &end)?;
         return Ok(code);
     }
     for stage in stages {

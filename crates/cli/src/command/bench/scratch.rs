@@ -41,7 +41,7 @@ impl<'b> Scratch<'b> {
             .size(size)
             .placement(bench.index)
             .durability(bench.durability)
-            .check_reads(bench.check_reads);
+            .check_reads(!bench.no_check_reads);
         let config = with(config, bench.engine, StoreConfig::engine);
         let config = bench.geometry.of(config);
         let store = config.create().map_err(|error| Failure::of_pool(&error, path))?;
