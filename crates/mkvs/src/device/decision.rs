@@ -73,14 +73,19 @@ impl Decided<'_> {
         options: &WriteOptions,
         is_spared: bool,
     ) -> Result<Option<Outcome>> {
+        if is_spared && self.is_idle(engine) {
+            return Ok(None);
+        }
+        self.make_told(engine, options).map(Some)
+    }
+
+    /// True if it deletes a key that the engine does not have.
+    pub(crate) fn is_idle(&self, engine: &dyn StorageEngine) -> bool {
         let is_absent = || {
             let found = engine.get_with(self.key, Visibility::Early, &mut |_| {});
             found.is_ok_and(|found| !found.hit)
         };
-        if self.put.is_none() && is_spared && is_absent() {
-            return Ok(None);
-        }
-        self.make_told(engine, options).map(Some)
+        self.put.is_none() && is_absent()
     }
 
     /// As a change of a batch.

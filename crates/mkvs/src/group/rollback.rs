@@ -135,7 +135,8 @@ impl Group {
 
     /// Restores the record before a refused write on all devices: where the write was made, where it was copied
     /// from there, and on the others, so that all have the same. Members that did not have the write are spared
-    /// changes without effect. A device without space even for that is left out.
+    /// changes without effect; they come last, so that a power cut before finds the whole write still, or the whole
+    /// record before it. A device without space even for that is left out.
     ///
     /// # Errors
     /// If a device that may have the refused write cannot be left out.
@@ -145,7 +146,9 @@ impl Group {
         make: impl Fn(&Device, bool) -> Result<()>,
     ) -> Result<()> {
         self.in_flight.keep_tombstones(1);
-        for device in self.of(self.followers()) {
+        let (followers, first) =
+            (self.followers(), if mutant!("mkvs.undo.others_first") { 0 } else { made });
+        for device in self.of(followers & first).chain(self.of(followers & !first)) {
             // A device that is being filled may still get the write.
             let is_needed = (made | !self.members()) & 1 << device.number != 0;
             if !is_needed {

@@ -385,17 +385,21 @@ impl Matrix {
         None
     }
 
-    /// Takes back the shares that were made.
+    /// Takes back the shares that were made: each on each device at once, as it was made. So a power cut leaves a
+    /// batch of one group, which has no intent, as a whole or not at all.
     fn take_back(&self, shares: &[Share<'_>], undone: u64) -> Result<()> {
         // A share that was made nowhere needs no undo, and there may be no space for one.
         for share in shares.iter().filter(|share| share.made != 0) {
             let options = undo_options(undone);
             share.group.restore(share.made, |device, is_spared| {
-                share.steps.iter().try_for_each(|step| {
-                    let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));
-                    let old = Decided { key: step.change.key(), put };
-                    old.restore(&*device.engine, &options, is_spared).map(|_| ())
-                })
+                let mut batch = Batch::new();
+                for step in &share.steps {
+                    let old = Decided::to(step.change.key(), &step.old);
+                    if !(is_spared && old.is_idle(&*device.engine)) {
+                        batch.push(old.as_change());
+                    }
+                }
+                if batch.is_empty() { Ok(()) } else { make(&*device.engine, &batch, &options) }
             })?;
             for step in &share.steps {
                 self.keyspace.give_anew_after_refusal(step.hash, step.change.key());

@@ -121,13 +121,17 @@ impl Draw {
             }
             (14, _) => Op::Sweep,
             (kind, _) => {
-                let count = 2 + self.next(5);
-                let changes: BTreeMap<_, _> =
-                    (0..count).map(|at| self.change(mine, (serial, at), large_in)).collect();
                 let how = if kind == 19 { How::WrongBatch } else { How::Batch };
-                Op::Write(how, changes.into_iter().collect())
+                self.batch(how, mine, serial, large_in)
             }
         }
+    }
+
+    pub(crate) fn batch(&mut self, how: How, mine: &Range<u16>, serial: u64, large_in: u64) -> Op {
+        let count = 2 + self.next(5);
+        let changes: BTreeMap<_, _> =
+            (0..count).map(|at| self.change(mine, (serial, at), large_in)).collect();
+        Op::Write(how, changes.into_iter().collect())
     }
 }
 

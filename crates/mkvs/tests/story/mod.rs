@@ -73,6 +73,8 @@ pub(crate) struct Story {
     pub(crate) is_tight: bool,
     /// One device, or all of them, have no space now and then.
     pub(crate) fills: bool,
+    /// Every second operation is a batch.
+    pub(crate) batches: bool,
     pub(crate) aftermath: Aftermath,
     /// A device to pull out in the middle.
     pub(crate) pulls: Option<Position>,
@@ -105,6 +107,7 @@ impl Story {
             large_in: 12,
             is_tight: false,
             fills: false,
+            batches: false,
             aftermath: Aftermath::Opened,
             pulls: None,
             forgets_intents: false,
@@ -240,9 +243,12 @@ impl Story {
             if thread == 0 && serial == self.operations * 3 / 4 {
                 self.change(run, matrix, rack);
             }
-            let op = match self.clears && draw.next(8) == 0 {
-                true => Op::Write(How::Clear, mine.clone().map(|key| (key, None)).collect()),
-                false => draw.op(&mine, serial, self.large_in, &known),
+            let op = if self.clears && draw.next(8) == 0 {
+                Op::Write(How::Clear, mine.clone().map(|key| (key, None)).collect())
+            } else if self.batches && draw.next(2) == 0 {
+                draw.batch(How::Batch, &mine, serial, self.large_in)
+            } else {
+                draw.op(&mine, serial, self.large_in, &known)
             };
             let is_relaxed = self.is_relaxed && draw.next(2) == 0;
             let durability = is_relaxed.then_some(Durability::RELAXED);

@@ -4,6 +4,9 @@ use super::{Mutant, Suite};
 
 const PACKAGE: &str = "coreplane-mkvs";
 const DOUBTS: Suite = Suite::of(PACKAGE, "doubts", &["nothing_is_shown"]);
+const CRASHES: Suite = Suite::of(PACKAGE, "crashes", &["a_batch_that_the_only_group_refuses"]);
+const GIVEN: Suite = Suite::of(PACKAGE, "older", &["a_delete_is_kept"]);
+const LEFT_OUT: Suite = Suite::of(PACKAGE, "left_out", &["what_is_written_is_known"]);
 const CHECKPOINTS: Suite = Suite::of(PACKAGE, "checkpoints", &[]);
 const FULL: Suite = Suite::of(PACKAGE, "full", &[]);
 const FILLED: Suite = Suite::of(PACKAGE, "missing_keys", &["a_device_that_is_filled"]);
@@ -107,6 +110,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         RECONCILIATION,
     ),
     Mutant::new("mkvs.undo.relaxed", "an intent goes before its batch is taken back durably", UNDO),
+    Mutant::new(
+        "mkvs.undo.others_first",
+        "a batch is taken back where it was not made before it is where it was",
+        CRASHES,
+    ),
+    Mutant::new("mkvs.given.not_held", "tombstones above a given sequence may be dropped", GIVEN),
+    Mutant::new(
+        "mkvs.forget.unwritten",
+        "a lost key that was written again stays one in the record",
+        LEFT_OUT,
+    ),
     Mutant::new("mkvs.intents.relaxed", "an intent goes before its batch is durable", INTENTS),
     Mutant::new(
         "mkvs.clear.own_sequences",
