@@ -321,6 +321,92 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
     assert_eq!(scan(&opened(&shelf).expect("open"), b"", None, false).expect("scan").len(), 1000);
 }
 
+/// A matrix at `first` that was killed when its primary had a write that its peer lacks; both have had all keys since
+/// a close, and a leaf of the primary is damaged.
+fn with_a_lost_leaf() -> Shelf {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, (1, 2), Ack::First);
+    (0..1000).for_each(|it| put(&matrix, &key(it), format!("old {it:04} and more").as_bytes()));
+    matrix.close().expect("close");
+    drop(matrix);
+    let matrix = opened(&shelf).expect("open");
+    let gate = shelf.gate(at(0, 0));
+    gate.is_lagging.store(true, Ordering::SeqCst);
+    put(&matrix, &key(500), b"new");
+    shelf.cut_power();
+    gate.is_lagging.store(false, Ordering::SeqCst);
+    drop(matrix);
+    shelf.restore_power();
+    break_leaf(&shelf, at(0, 1), &key(500));
+    shelf
+}
+
+/// The range of a leaf is lost once: what is written since is read after each kill, and no kill makes more of it.
+#[test]
+fn what_is_written_since_is_known_after_each_kill() {
+    let shelf = with_a_lost_leaf();
+    let matrix = opened(&shelf).expect("open");
+    let lost = (0..1000).filter(|it| matrix.get(&key(*it)).is_err()).collect::<Vec<u64>>();
+    let (first, last) = (lost[0], lost[lost.len() - 1]);
+    assert!((first..last).contains(&500), "{lost:?}");
+    put(&matrix, &key(first), b"since");
+    drop(matrix);
+    for round in 0..3 {
+        let matrix = opened(&shelf).expect("open");
+        assert_eq!(matrix.indeterminate_keys().ranges, 1, "{round}");
+        assert_eq!(get(&matrix, &key(first)).as_deref(), Some(&b"since"[..]), "{round}");
+        assert_eq!(matrix.devices_with_lost_ranges(), [], "{round}");
+        for unknown in first + 1..=last {
+            assert!(matrix.get(&key(unknown)).is_err(), "{round}: {unknown}");
+        }
+        put(&matrix, &key(last + 1 + round), b"more");
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+    // A later damage of that range makes the same keys unknown.
+    break_leaf(&shelf, at(0, 1), &key(first));
+    let matrix = opened(&shelf).expect("open");
+    assert!(matrix.get(&key(first)).is_err());
+    drop(matrix);
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("open");
+    assert_eq!(get(&matrix, &key(first)).as_deref(), Some(&b"since"[..]));
+    assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 1000);
+}
+
+/// An accepted loss is over, though nobody scrubs.
+#[test]
+fn an_accepted_loss_of_a_leaf_does_not_come_back() {
+    let shelf = with_a_lost_leaf();
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("open");
+    assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 1000);
+    put(&matrix, &key(500), b"newest");
+    for _ in 0..2 {
+        drop(opened(&shelf).expect("open"));
+    }
+    let matrix = opened(&shelf).expect("open");
+    assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 1000);
+    assert_eq!(get(&matrix, &key(500)).as_deref(), Some(&b"newest"[..]));
+    for number in (0..1000).filter(|it| *it != 500) {
+        let old = format!("old {number:04} and more");
+        assert_eq!(get(&matrix, &key(number)), Some(old.into_bytes()), "{number}");
+    }
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// A device that cannot tell what it has lost is named.
+#[test]
+fn a_device_that_cannot_be_looked_at_has_lost_something() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, (1, 2), Ack::All);
+    put(&matrix, b"key", b"value");
+    assert_eq!(matrix.devices_with_lost_ranges(), []);
+    shelf.gate(at(0, 0)).damages_cares.store(1, Ordering::SeqCst);
+    let damaged = matrix.devices_with_lost_ranges();
+    assert_eq!(damaged.len(), 1, "{damaged:?}");
+    assert_eq!(damaged[0].1, 1);
+}
+
 /// No scan, iteration or list of changes shows a write that is taken back.
 #[test]
 fn nothing_is_shown_that_is_taken_back() {

@@ -1,6 +1,7 @@
 //! Maintenance of an open matrix, while readers and writers continue: devices replaced, groups added, damage
 //! healed.
 
+use crate::device::decision::is_damage;
 use crate::group::Group;
 use crate::keyspace::Keyspace;
 use crate::matrix::Matrix;
@@ -133,12 +134,16 @@ impl Matrix {
         DamageSummary { devices: Vec::new(), keys, ranges }
     }
 
-    /// The current devices that have lost records, and the number of key ranges. Asks all of them.
+    /// The current devices that have lost records, and the number of key ranges: one at least of a device that
+    /// cannot tell for damage. Asks all of them.
     pub fn devices_with_lost_ranges(&self) -> Vec<(Position, usize)> {
         let mut devices = Vec::new();
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
-                let doubts = device.engine.lost_ranges().map_or(0, |doubts| doubts.len());
+                let doubts = match device.engine.lost_ranges() {
+                    Ok(doubts) => doubts.len(),
+                    Err(error) => usize::from(is_damage(&error)),
+                };
                 if doubts > 0 {
                     devices.push((device.at, doubts));
                 }
