@@ -222,6 +222,24 @@ fn a_device_that_cannot_tell_what_is_damaged_is_left_out() {
     }
 }
 
+/// However many records are damaged, each device is read as often.
+#[test]
+fn many_damaged_records_are_reconciled_with_one_walk() {
+    for part in [Part::ValuesPage, Part::Record(MapKind::List)] {
+        let looks = [1, 40].map(|hurt| {
+            let shelf = killed(part, Ack::All);
+            (0..hurt).for_each(|number| part.damage(&shelf, at(0, 1), number));
+            let matrix = opened(&shelf).unwrap_or_else(|error| panic!("{part:?}: {error}"));
+            let looks = [0, 1].map(|it| shelf.gate(at(0, it)).looks.load(Ordering::SeqCst));
+            are_standing(&matrix);
+            matrix.scrub(&|_| {}).expect("scrub");
+            are_right(&matrix, part, None);
+            looks
+        });
+        assert_eq!(looks[0], looks[1], "{part:?}");
+    }
+}
+
 /// Only one device has the write, so that it was not acknowledged: its peer's record counts.
 #[test]
 fn where_all_are_waited_for_what_one_has_alone_and_damaged_never_was() {

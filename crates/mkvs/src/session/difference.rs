@@ -5,7 +5,7 @@ use crate::device::decision::is_damage;
 use crate::device::records::each_entry;
 use crate::membership::rack::Found;
 use crate::rebuild::filter_snapshot::side_by_side;
-use crate::shape::position::{Devices, Position, is_reserved};
+use crate::shape::position::{DEVICES_MAX, Devices, Position, is_reserved};
 use coreplane_engine::{DamagedKey, Entry, KeyRange, Progress, Result, StorageEngine};
 use coreplane_pmem::mutant;
 
@@ -15,6 +15,8 @@ pub(super) struct Missing {
     pub(super) sequence: u64,
     /// The members that have it.
     pub(super) has: Devices,
+    /// The newest write of each member, as far as members were asked for it; 0: they have shown none.
+    pub(super) own: [u64; DEVICES_MAX],
 }
 
 /// The keys whose newest write some device lacks: those newer than `since` on a device, or without it all keys.
@@ -35,15 +37,16 @@ pub(super) fn difference_since(
     for ((position, _), written) in members.iter().zip(&written) {
         all |= 1 << position.device;
         runs.push((position.device, written.entries().peekable()));
-        written.doubts.iter().for_each(|doubt| unsure.add(position.device, doubt.clone()));
+        unsure.ranges.extend(written.doubts.iter().map(|doubt| (**position, doubt.clone())));
         unsure.hurt.extend(written.hurt.iter().map(|it| (**position, it.clone())));
     }
     let (mut missing, mut compared) = (Vec::new(), 0);
     while let Some(key) = runs.iter_mut().filter_map(|(_, run)| Some(run.peek()?.0)).min() {
-        let (mut sequence, mut has) = (0, 0);
+        let (mut sequence, mut has, mut own) = (0, 0, [0; DEVICES_MAX]);
         for (device, run) in &mut runs {
             // A key that was shown again has several entries.
             while let Some((_, its)) = run.next_if(|(next, _)| *next == key) {
+                own[usize::from(*device)] = its.max(own[usize::from(*device)]);
                 if its > sequence {
                     (sequence, has) = (its, 0);
                 }
@@ -53,7 +56,7 @@ pub(super) fn difference_since(
             }
         }
         if has != all {
-            missing.push(Missing { key: key.to_vec(), sequence, has });
+            missing.push(Missing { key: key.to_vec(), sequence, has, own });
         }
         compared += 1;
     }

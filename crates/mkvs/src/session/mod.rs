@@ -4,6 +4,7 @@
 pub(crate) mod clear;
 pub(crate) mod close;
 mod difference;
+mod doubt;
 mod engine;
 pub(crate) mod figures;
 pub(crate) mod intents;

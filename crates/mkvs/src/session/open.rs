@@ -6,8 +6,10 @@
 //! are filled in the background) and the devices that are older copies of themselves, and only then admits
 //! users.
 
+use super::doubt::Doubt;
 use super::options::Options;
-use super::{intents, reconcile};
+use super::reconcile::Reconciled;
+use super::{doubt, intents, reconcile};
 use crate::device::Device;
 use crate::device::decision::{is_damage, is_dead};
 use crate::device::fault_guard::{Guarded, guarded};
@@ -171,9 +173,10 @@ impl Matrix {
         let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&mut resolved.members, &mut resolved.record)?;
-        damaged.extend(bring_level(&mut resolved, options, progress)?);
+        let (unreadable, doubts) = bring_level(&mut resolved, options, progress)?;
+        damaged.extend(unreadable);
         let Resolved { record, members, outdated, losses, .. } = resolved;
-        let matrix = Self::assemble(members, record, (clock, options, kept_at))?;
+        let matrix = Self::assemble((members, doubts), record, (clock, options, kept_at))?;
         *matrix.failover.damaged.lock() = damaged;
         *matrix.failover.losses.lock() = losses;
         *matrix.rebuild.occupied.lock() = occupied;
@@ -198,13 +201,15 @@ impl Matrix {
         self.failover.losses.lock().clone()
     }
 
+    /// Begins the record's next epoch; ends doubts that it has as lost, or as accepted.
     fn assemble(
-        found: BTreeMap<Position, Found>,
+        (found, doubts): (BTreeMap<Position, Found>, Vec<Doubt>),
         record: MembershipRecord,
         (clock, options, kept_at): (Arc<Clock>, &Options, Option<u64>),
     ) -> Result<Self> {
         let is_clean = record.is_clean;
         let (newest, record) = begun(&found, record, is_unordered(options.durability))?;
+        doubt::settle(&found, &doubts)?;
         let (in_flight, sequence) =
             (Arc::new(InFlight::new()), Arc::new(CachePadded::new(AtomicU64::new(newest))));
         // The number of tombstones on devices that crashed is unknown.
@@ -294,16 +299,16 @@ fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
 }
 
 /// Makes the members of all groups equal, unless the matrix was closed; returns those that could not be read and are
-/// left out, and why.
+/// left out, and why, and the doubts that can be settled.
 fn bring_level(
     resolved: &mut Resolved,
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Vec<(Position, String)>> {
+) -> Result<(Vec<(Position, String)>, Vec<Doubt>)> {
     let (accept_loss, threads) = (options.accept_loss, options.threads());
     let Resolved { record, before, members, .. } = resolved;
-    let (mut lost, mut unreadable) = (0, Vec::new());
-    if !record.is_clean {
+    let mut reconciled = Reconciled::default();
+    if !record.is_clean || accept_loss {
         if !accept_loss {
             reconcile::check_primaries(members, before, threads)?;
         }
@@ -313,17 +318,19 @@ fn bring_level(
             (group, if accept_loss || before.is_clean { quorum.any() } else { quorum })
         };
         let groups: Vec<_> = (0..record.members.len() as u16).map(quorum_of).collect();
-        (lost, unreadable) = reconcile::reconcile(members, record, (&groups, threads), progress)?;
+        reconciled = reconcile::reconcile(members, record, (&groups, threads), progress)?;
     }
+    let Reconciled { greatest_lost, unreadable, doubts } = reconciled;
     if accept_loss {
-        reconcile::accept(members, record, lost)?;
+        reconcile::accept(members, record, greatest_lost)?;
     }
+    let doubts = doubt::give_anew(members, record, (doubts, accept_loss))?;
     if (record.is_clean && !accept_loss) || mutant!("mkvs.reconcile.sync") {
-        return Ok(unreadable);
+        return Ok((unreadable, doubts));
     }
     // At every durability level: the writes are durable before a record states that all members have them.
     members.values().try_for_each(|device| device.engine.sync())?;
-    Ok(unreadable)
+    Ok((unreadable, doubts))
 }
 
 /// The devices of each group.

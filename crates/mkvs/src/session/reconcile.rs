@@ -12,7 +12,8 @@
 //! accepted. A member that cannot even tell which keys are damaged is left out, if the others suffice.
 
 use super::difference::{Missing, difference_since};
-use super::unsure::Unsure;
+use super::doubt::Doubt;
+use super::unsure::{Unsure, bounds_of};
 use crate::device::decision::{Decided, is_damage, is_failure};
 use crate::group::item::sequence_on;
 use crate::membership::lost_ranges::{LostRange, just};
@@ -20,7 +21,7 @@ use crate::membership::quorum::Quorum;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot::side_by_side;
-use crate::shape::position::{Ack, Devices, Position, is_reserved};
+use crate::shape::position::{Ack, DEVICES_MAX, Devices, Position, is_reserved};
 use coreplane_engine::{
     Change, DamagedKey, Entry, Error, KeyRange, Progress, Remedy, Result, StorageEngine,
     Visibility, WriteOptions,
@@ -102,7 +103,7 @@ fn check_primary(
 ///
 /// # Errors
 /// If it is the last of its group.
-fn leave_out(
+pub(super) fn leave_out(
     position: Position,
     found: &mut BTreeMap<Position, Found>,
     record: &mut MembershipRecord,
@@ -132,8 +133,7 @@ pub(super) fn no_space(position: Position) -> Error {
 /// Writes that members had and cannot show.
 #[derive(Default)]
 struct Lost {
-    /// Ranges of keys whose writes are unknown.
-    doubts: Vec<KeyRange>,
+    doubts: Vec<Doubt>,
     /// Ranges of one key each, which had a write with this sequence that no other member has.
     hurt: Vec<DamagedKey>,
     /// The greatest sequence of a write that some member cannot show.
@@ -142,10 +142,19 @@ struct Lost {
     unreadable: Vec<(Position, String)>,
 }
 
+/// What the members of a matrix could not show when they were made equal.
+#[derive(Default)]
+pub(crate) struct Reconciled {
+    /// The greatest sequence of a write that some member cannot show.
+    pub(crate) greatest_lost: u64,
+    /// Members that could not be read, and why.
+    pub(crate) unreadable: Vec<(Position, String)>,
+    pub(crate) doubts: Vec<Doubt>,
+}
+
 /// Makes the members of each group equal: gives each the newer writes of the others. A member without space
-/// for them is left out, and so is one that cannot be read, with the reason, if the others are enough. Writes that no member can show are noted as lost ranges in the record, if the others
-/// are not enough by the group's quorum. Returns the greatest sequence of a write that some member cannot
-/// show, and the unreadable members.
+/// for them is left out, and so is one that cannot be read, with the reason, if the others are enough. Writes that no
+/// member can show are noted as lost ranges in the record, if the others are not enough by the group's quorum.
 ///
 /// Most of the time goes to reading the members. So groups are reconciled side by side, and if there are more
 /// `threads` than groups the members of a group are read side by side, too.
@@ -154,7 +163,7 @@ pub(crate) fn reconcile(
     record: &mut MembershipRecord,
     (groups, threads): (&[(u16, Quorum)], usize),
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<(u64, Vec<(Position, String)>)> {
+) -> Result<Reconciled> {
     let (all, before, of_members) = (&*found, &*record, threads / groups.len().max(1));
     let of_groups = Mutex::new(BTreeMap::new());
     let reconciled = side_by_side(groups, threads, |(group, quorum)| {
@@ -165,16 +174,18 @@ pub(crate) fn reconcile(
         let full = reconcile_members(all, of_group, (&mut lost, of_members), &told)?;
         Ok((full, lost))
     });
-    let (mut greatest_lost, mut unreadable) = (0, Vec::new());
+    let mut of_matrix = Reconciled::default();
     for ((group, _), reconciled) in groups.iter().zip(reconciled) {
-        let (full, Lost { doubts, hurt, greatest, unreadable: of_group }) = reconciled?;
-        greatest_lost = greatest_lost.max(greatest);
-        let leaving = full.into_iter().chain(of_group.iter().map(|(position, _)| *position));
+        let (full, Lost { doubts, hurt, greatest, unreadable }) = reconciled?;
+        of_matrix.greatest_lost = of_matrix.greatest_lost.max(greatest);
+        let leaving = full.into_iter().chain(unreadable.iter().map(|(position, _)| *position));
         for position in leaving {
             leave_out(position, found, record)?;
         }
-        unreadable.extend(of_group);
-        record.lost_ranges.extend(doubts.into_iter().map(|doubt| LostRange::new(*group, doubt)));
+        of_matrix.unreadable.extend(unreadable);
+        let lost = doubts.iter().filter(|doubt| doubt.is_lost).map(|doubt| doubt.range.clone());
+        record.lost_ranges.extend(lost.map(|range| LostRange::new(*group, range)));
+        of_matrix.doubts.extend(doubts);
         for DamagedKey { within, sequence } in hurt {
             // It may have been noted by an earlier open.
             if !record.lost_ranges.iter().any(|it| it.covers(*group, &within, sequence)) {
@@ -182,7 +193,7 @@ pub(crate) fn reconcile(
             }
         }
     }
-    Ok((greatest_lost, unreadable))
+    Ok(of_matrix)
 }
 
 /// The progress of all groups in a stage, given that of one group.
@@ -198,16 +209,20 @@ fn of_all_groups(
 }
 
 /// The members of a group while they are made equal, the primary first.
-struct Members<'f> {
+pub(super) struct Members<'f> {
     all: Vec<(&'f Position, &'f Found)>,
     /// Members without space.
-    full: Vec<Position>,
+    pub(super) full: Vec<Position>,
     /// The primary, if no other member may have a write that it lacks.
     first: Option<Position>,
 }
 
 impl<'f> Members<'f> {
-    fn of(found: &'f BTreeMap<Position, Found>, record: &MembershipRecord, group: u16) -> Self {
+    pub(super) fn of(
+        found: &'f BTreeMap<Position, Found>,
+        record: &MembershipRecord,
+        group: u16,
+    ) -> Self {
         let of_group = |(position, _): &(&Position, &Found)| position.group == group;
         let all = primaries_first(found, record).filter(of_group).collect();
         let first = Position { group, device: record.primary_of(group) };
@@ -229,7 +244,7 @@ impl<'f> Members<'f> {
     }
 
     /// The devices of a set.
-    fn in_set(&self, set: Devices) -> impl Iterator<Item = &(&'f Position, &'f Found)> {
+    pub(super) fn in_set(&self, set: Devices) -> impl Iterator<Item = &(&'f Position, &'f Found)> {
         self.all.iter().filter(move |(position, _)| set & 1 << position.device != 0)
     }
 
@@ -244,50 +259,34 @@ impl<'f> Members<'f> {
         Ok(None)
     }
 
-    /// The members of a set that have the newest write of a key.
-    fn newest_of(&self, set: Devices, since: Option<u64>, key: &[u8]) -> Result<Devices> {
+    /// The members of a set that have the newest write of a key, given what they have shown of it.
+    fn newest_of(&self, set: Devices, of: &Missing) -> Result<Devices> {
         let mut newest = (0, 0);
-        for (position, device) in self.in_set(set) {
-            let mut sequence = 0;
-            let since = since.unwrap_or(device.engine.tombstone_horizon());
-            let mut note = |entry: Entry<'_>| {
-                if entry.key == key {
-                    sequence = sequence.max(entry.sequence);
-                }
-            };
-            match device.engine.changes_since(since, &mut note) {
-                // It has shown everything that is sure.
-                Err(error) if !is_damage(&error) => return Err(error),
-                _ => {}
-            }
+        for (Position { device, .. }, found) in self.in_set(set) {
+            let mut sequence = of.own[usize::from(*device)];
             if sequence == 0 {
-                sequence = sequence_on(&*device.engine, key)?.unwrap_or(0);
+                sequence = sequence_on(&*found.engine, &of.key)?.unwrap_or(0);
             }
             newest = match newest {
-                (known, devices) if known == sequence => (known, devices | 1 << position.device),
+                (known, devices) if known == sequence => (known, devices | 1 << device),
                 (known, devices) if known > sequence => (known, devices),
-                _ => (sequence, 1 << position.device),
+                _ => (sequence, 1 << device),
             };
         }
         Ok(newest.1)
     }
 
-    /// A member that has the last acknowledged write of a key, of which the members `has` have a newer,
-    /// damaged record; none if that is not sure.
-    fn sure_of(
-        &self,
-        has: Devices,
-        (since, quorum, lost): (Option<u64>, Quorum, &Unsure),
-        key: &[u8],
-    ) -> Result<Option<&'f Found>> {
-        let mut away = has | lost.of_key(key);
+    /// A member that has the last acknowledged write of a key, of which some members have a newer, damaged record;
+    /// none if that is not sure.
+    fn sure_of(&self, of: &Missing, quorum: Quorum, lost: &Unsure) -> Result<Option<&'f Found>> {
+        let mut away = of.has | lost.of_key(&of.key);
         loop {
             let here = self.set() & !away;
             if here == 0 || !quorum.suffices(here) {
                 return Ok(None);
             }
-            let newest = self.newest_of(here, since, key)?;
-            if let Some(device) = self.sound(newest, key)? {
+            let newest = self.newest_of(here, of)?;
+            if let Some(device) = self.sound(newest, &of.key)? {
                 return Ok(Some(device));
             }
             away |= newest;
@@ -332,7 +331,12 @@ impl<'f> Members<'f> {
     }
 
     /// Replaces the others' records of a key by the one of a source.
-    fn give_anew(&mut self, others: Devices, source: &dyn StorageEngine, key: &[u8]) -> Result<()> {
+    pub(super) fn give_anew(
+        &mut self,
+        others: Devices,
+        source: &dyn StorageEngine,
+        key: &[u8],
+    ) -> Result<()> {
         let change = change_of(source, key)?;
         let mut newest = 0;
         for (_, device) in &self.all {
@@ -403,11 +407,10 @@ fn with_damaged(
         }
     }
     let alone = newest.into_iter();
-    missing.extend(alone.map(|(key, (sequence, has))| Missing {
-        key: key.to_vec(),
-        sequence,
-        has,
-    }));
+    let own = [0; DEVICES_MAX];
+    let of_alone =
+        |(key, (sequence, has)): (&[u8], _)| Missing { key: key.to_vec(), sequence, has, own };
+    missing.extend(alone.map(of_alone));
     missing
 }
 
@@ -436,41 +439,41 @@ fn reconcile_members(
             Ok(missing) => break missing,
         }
     };
-    let doubts: Vec<KeyRange> = unsure.ranges.iter().map(|(_, doubt)| doubt.clone()).collect();
+    let doubts = unsure.ranges.clone();
     let hurt = std::mem::take(&mut unsure.hurt);
     for (at, it) in &hurt {
         lost.greatest = lost.greatest.max(it.sequence);
-        unsure.add(at.device, it.within.clone());
+        unsure.add(*at, it.within.clone());
     }
     let all = members.set();
     let is_sure = |range: &KeyRange| quorum.suffices(all & !unsure.overlapping(range));
-    lost.doubts = doubts.into_iter().filter(|doubt| !is_sure(doubt)).collect();
+    let doubt = |(of, range): (Position, _)| Doubt { of, is_lost: !is_sure(&range), range };
+    lost.doubts = doubts.into_iter().map(doubt).collect();
     let missing = with_damaged(missing, &hurt, is_sure);
-    let (total, mut proven) = (missing.len() as u64, Vec::new());
-    for (done, Missing { key, sequence, has }) in (0..).zip(missing) {
+    let (total, mut proven) = (missing.len() as u64, BTreeMap::new());
+    for (done, it) in (0..).zip(missing) {
         progress(Progress { stage: "reconciling members", done, total });
-        if let Some(source) = members.sound(has, &key)? {
-            let change = change_of(&*source.engine, &key)?;
+        let (key, sequence, has) = (&it.key, it.sequence, it.has);
+        if let Some(source) = members.sound(has, key)? {
+            let change = change_of(&*source.engine, key)?;
             members.give(all & !has, &change, sequence)?;
-            proven.push((all & !has, key, sequence));
+            proven.insert(it.key, (all & !has, sequence));
             continue;
         }
         lost.greatest = lost.greatest.max(sequence);
-        if record.lost_ranges.iter().any(|it| it.is_about(group, &key, sequence)) {
+        if record.lost_ranges.iter().any(|it| it.is_about(group, key, sequence)) {
             // The records of the others are not shown, as before.
-        } else if let Some(source) = members.sure_of(has, (since, quorum, &unsure), &key)? {
+        } else if let Some(source) = members.sure_of(&it, quorum, &unsure)? {
             let source = Arc::clone(&source.engine);
-            members.give_anew(all, &*source, &key)?;
-        } else if !quorum.suffices(all & !has & !unsure.of_key(&key)) {
-            lost.hurt.push(DamagedKey { within: just(&key), sequence });
+            members.give_anew(all, &*source, key)?;
+        } else if !quorum.suffices(all & !has & !unsure.of_key(key)) {
+            lost.hurt.push(DamagedKey { within: just(key), sequence });
         }
     }
     // A write that another member has too is known.
     let is_proven = |at: &Position, it: &DamagedKey| {
-        let known = |(given, key, sequence): &(Devices, Vec<u8>, u64)| {
-            given & 1 << at.device != 0 && *sequence == it.sequence && it.within.has(key)
-        };
-        proven.iter().any(known)
+        let mut known = proven.range::<[u8], _>(bounds_of(&it.within));
+        known.any(|(_, (given, sequence))| given & 1 << at.device != 0 && *sequence == it.sequence)
     };
     let unknown = hurt.into_iter().filter(|(at, it)| !is_proven(at, it) && !is_sure(&it.within));
     for (_, it) in unknown {
