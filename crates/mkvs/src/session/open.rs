@@ -106,7 +106,7 @@ impl Matrix {
         }
         // The record last: the matrix exists when all devices have it.
         found.values().try_for_each(|device| device.record.write(&*device.engine))?;
-        Self::assemble(found, record, (clock, options, None))
+        Self::assemble((found, Vec::new()), record, (clock, options, None))
     }
 
     /// Opens the matrix whose devices are in `rack`.
@@ -166,8 +166,9 @@ impl Matrix {
         let mut resolved = resolved.map_err(|error| damaged_first(&damaged, error))?;
         let is_one_behind = resolved.is_one_behind();
         if is_one_behind {
-            // The device that is behind gets the writes that it has missed, and slots may have moved meanwhile.
-            (resolved.record.is_clean, resolved.record.has_guests) = (false, true);
+            // The device that is behind gets the writes that it has missed. It keeps no records of slots that have
+            // moved meanwhile: an older copy loses what its peers do not have, and any other has made these deletes.
+            resolved.record.is_clean = false;
         }
         // An accepted loss changes the records, too.
         let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
