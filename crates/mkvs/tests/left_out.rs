@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Entry, Error, Repairable, WriteOptions};
+use coreplane_engine::{Batch, Engine, Entry, Error, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, MemberState, Options};
 use shelf::sample::{FRESH, at, created, numbered as key, opened, put, standing};
 use shelf::{Kind, Shelf};
@@ -105,6 +105,29 @@ fn what_is_left_out_of_a_fill_is_an_error_and_not_absent() {
         assert_eq!(matrix.get(&key(HURT[0])).expect("get"), None);
         assert_eq!(matrix.get(&key(HURT[1])).expect("get"), Some(value(HURT[1])));
     }
+}
+
+/// The record forgets a key with the write that makes it known: nothing else would tell that it was deleted.
+#[test]
+fn what_is_written_is_known_after_a_kill_be_it_deleted_since_or_not() {
+    let (shelf, matrix, _) = filled(Kind::Bptree, 1, true, &HURT);
+    let mut batch = Batch::new();
+    for number in HURT {
+        batch.put(&key(number), b"in a batch");
+    }
+    let refused = matrix.apply(&batch, &WriteOptions::default());
+    assert!(
+        matches!(&refused, Err(Error::Unusable(what)) if what.contains("not in a batch")),
+        "{refused:?}"
+    );
+    HURT.iter().for_each(|number| put(&matrix, &key(*number), &value(*number)));
+    let _outcome = matrix.delete(&key(HURT[0]), &WriteOptions::default()).expect("delete");
+    drop(matrix);
+    let matrix = opened(&shelf).expect("open");
+    assert_eq!(matrix.get(&key(HURT[0])).expect("get"), None);
+    assert_eq!(matrix.get(&key(HURT[1])).expect("get"), Some(value(HURT[1])));
+    assert_eq!(scan(&matrix).expect("scan"), KEYS as usize - 1);
+    matrix.apply(&batch, &WriteOptions::default()).expect("they are known");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::membership::record::MembershipRecord;
 use crate::shape::position::Position;
 use checkpoint::CHECKPOINT;
 use coreplane_engine::Result;
+use coreplane_pmem::mutant;
 use departure::Departure;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -72,11 +73,17 @@ impl Failover {
     /// A write of a key was made or found: the key alone is no longer a lost range.
     #[cold]
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
-        if self.keyspace.lost_ranges.forget_key(group, key) {
-            // Durable with the next record; after a crash before that the write is found again.
+        let is_its = |it: &LostRange| it.key() == Some((group, key));
+        if self.membership.now().lost_ranges.iter().any(is_its) {
             let mut record = self.membership.lock();
-            record.lost_ranges.retain(|it| it.key() != Some((group, key)));
-            self.membership.publish(&record);
+            record.lost_ranges.retain(|it| !is_its(it));
+            if self.keyspace.relaxed.is_noted() || mutant!("mkvs.forget.unwritten") {
+                // The write may not be durable yet: with the next record.
+                self.membership.publish(&record);
+            } else if self.commit(&mut record).is_err() {
+                return;
+            }
+            self.keyspace.lost_ranges.forget_key(group, key);
         }
     }
 }

@@ -34,7 +34,12 @@ impl Relaxed {
     /// record does not note such writes yet.
     #[inline]
     pub(crate) fn is_first(&self, options: &WriteOptions) -> bool {
-        self.is_asked(options) && !self.is_noted.load(Ordering::Acquire)
+        self.is_asked(options) && !self.is_noted()
+    }
+
+    /// True if the membership record notes that there may be such writes.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.is_noted.load(Ordering::Acquire)
     }
 
     /// The membership record notes now that there are such writes.

@@ -122,13 +122,11 @@ impl LostRanges {
         ranges.push(it.clone());
     }
 
-    /// Forgets the lost range of one key; true if there was one.
-    pub(crate) fn forget_key(&self, group: u16, key: &[u8]) -> bool {
+    /// Forgets the lost range of one key.
+    pub(crate) fn forget_key(&self, group: u16, key: &[u8]) {
         let mut ranges = self.ranges.write();
-        let before = ranges.len();
         ranges.retain(|it| it.key() != Some((group, key)));
         self.is_any.store(!ranges.is_empty(), Ordering::Release);
-        ranges.len() < before
     }
 
     /// The keys that are lost ranges by themselves, with their groups.
@@ -151,8 +149,8 @@ impl LostRanges {
 /// The last write of a key is unknown.
 pub(crate) fn lost() -> Error {
     let what = "a device has lost records of such keys, or has them damaged, and may have been the only one \
-                that had what was acknowledged last (write them again, or accept loss to read what its \
-                peers have)";
+                that had what was acknowledged last (put each of them again, by itself and not in a batch, or \
+                accept loss to read what its peers have)";
     Error::Unusable(what.to_owned())
 }
 

@@ -71,8 +71,10 @@ impl Rebuild {
     pub(crate) fn begin_scrub(&self) -> Result<Scrubbed> {
         let indeterminate = self.clear_doubts()?;
         for (group, key) in self.keyspace.lost_ranges.keys() {
+            let hash = hash_of(&key);
+            let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
             // A later write is found.
-            if self.find_known(&key) {
+            if self.keyspace.find(hash, &key, &mut |_| {}).is_ok_and(|found| found.hit) {
                 self.failover.forget_lost_key(group, &key);
             }
         }
@@ -126,13 +128,6 @@ impl Scrubbed {
 }
 
 impl Rebuild {
-    /// True if a key has a record that may be shown.
-    fn find_known(&self, key: &[u8]) -> bool {
-        let hash = hash_of(key);
-        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
-        self.keyspace.find(hash, key, &mut |_| {}).is_ok_and(|found| found.hit)
-    }
-
     /// Checks every key of one device, on all members, except those that the device is in doubt of: its peers
     /// have these. Returns the number of keys, unless the device failed: its peers have its records.
     pub(crate) fn scrub_keys_of(
