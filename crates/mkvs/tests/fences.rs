@@ -14,6 +14,7 @@ use coreplane_pmem::media::sim::{
 };
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use shelf::Kind;
+use shelf::sample::{FRESH, at};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use story::SimRack;
@@ -96,6 +97,36 @@ fn a_put_has_one_fence_however_many_devices_it_waits_for() {
                 assert!(with_one + 2 >= costs.len(), "{kind:?}, {shape:?}: {costs:?}");
             }
         }
+    }
+}
+
+/// A device is retired, and another takes its place: the primary is not the device with the greatest number any more.
+#[test]
+fn a_put_has_one_fence_after_the_primary_was_replaced() {
+    for kind in KINDS {
+        let sim = Sim::new(&machine(4, false)).expect("memory");
+        let shape = Shape { groups: 1, devices: 2, ack: Ack::All, ..Shape::default() };
+        let rack = SimRack::new(kind, shape, sim.spaces(), &[]);
+        let options = Options { threads: 1, answers_within: None, ..Options::default() };
+        let matrix = Matrix::create(&rack, shape, &options).expect("create");
+        let put = |key: u64| {
+            let put = || matrix.put(&key.to_le_bytes(), &VALUE, &WriteOptions::default());
+            let (outcome, cost) = sim.cost_of(put);
+            assert!(outcome.expect("put").written().is_some());
+            cost.fences
+        };
+        for key in 0..4 {
+            put(key);
+        }
+        matrix.retire(at(0, 1)).expect("retire");
+        matrix.replace(&rack, at(0, 1), &FRESH, &|_| {}).expect("replace");
+        // The group is looked after once in so many sequences.
+        for number in 0..1024 {
+            put(number % 4);
+        }
+        let fences: Vec<_> = (0..12).map(|number| put(number % 4)).collect();
+        let with_one = fences.iter().filter(|fences| **fences == 1).count();
+        assert!(with_one + 2 >= fences.len(), "{kind:?}: {fences:?}");
     }
 }
 

@@ -130,8 +130,9 @@ impl Group {
         // A group that has lost all members still has the number of its primary.
         let device = self.at(asked).filter(|_| members & 1 << asked != 0)?;
         let awaited = self.awaited(hash, members, asked);
-        if awaited.checked_ilog2() != Some(u32::from(asked)) {
-            // Locks are taken from the greatest number down, the primary's first.
+        if awaited.checked_ilog2() != Some(u32::from(asked)) && !self.is_settled(now) {
+            // Locks are taken from the greatest number down, the primary's first: an earlier primary's first by puts
+            // that began under it.
             return None;
         }
         let waits_for_one = awaited == 1 << asked;

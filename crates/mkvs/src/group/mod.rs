@@ -144,12 +144,14 @@ impl Group {
         let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
         let filter = Filter::with_capacity(CAPACITY_MIN);
         let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
+        let states = MemberStates::new(members, primary);
         let group = Self {
             number,
             places: [const { AtomicU32::new(NOBODY) }; DEVICES_MAX],
             devices: AppendList::new(),
-            states: MemberStates::new(members, primary),
-            settled_at: AtomicU64::new(0),
+            // No write has begun before.
+            settled_at: AtomicU64::new(states.now().stamp()),
+            states,
             filter,
             asked: Asked::default(),
             is_listed: AtomicBool::new(true),

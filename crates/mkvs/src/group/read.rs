@@ -256,18 +256,29 @@ impl Group {
     pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
         loop {
             let now = self.states.now();
-            if self.settled_at.load(Ordering::Acquire) != now.stamp() {
-                // Under other states there was perhaps another primary, and writers that began then may have shown
-                // records there that are on their way to this one.
-                if !mutant!("mkvs.read.settled") {
-                    self.in_flight.wait_for_key_locks();
-                }
-                self.settled_at.store(now.stamp(), Ordering::Release);
-            }
+            self.settle_writers(now);
             let device = self.primary()?;
             if self.states.now() == now {
                 return Ok(device);
             }
+        }
+    }
+
+    /// True if all writes that began under other states than these have ended.
+    #[inline]
+    pub(crate) fn is_settled(&self, now: Moment) -> bool {
+        self.settled_at.load(Ordering::Acquire) == now.stamp()
+    }
+
+    /// Waits until all writes that began under other states than these have ended. Then there was perhaps another
+    /// primary: they may have shown records there that are on their way to this one, and have locked the devices in
+    /// another order. The caller has no key lock.
+    pub(crate) fn settle_writers(&self, now: Moment) {
+        if !self.is_settled(now) {
+            if !mutant!("mkvs.read.settled") {
+                self.in_flight.wait_for_key_locks();
+            }
+            self.settled_at.store(now.stamp(), Ordering::Release);
         }
     }
 

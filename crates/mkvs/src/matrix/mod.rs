@@ -171,11 +171,13 @@ impl Matrix {
         written.and_then(|outcome| refused.map(|()| outcome))
     }
 
-    /// Occasionally checks what grows with writes: the filter of the key's group, and the watermark.
+    /// Occasionally checks what grows with writes: the filter of the key's group, and the watermark; and lets puts
+    /// be fast again after a change of the members.
     #[inline]
     fn look_after(&self, group: &Arc<Group>, sequence: u64) {
         if is_next(&group.looked_at, sequence / FILTERS) {
             self.filters.look_after_filter(group);
+            group.settle_writers(group.states.now());
         }
         self.failover.look_after_watermark(sequence);
     }
