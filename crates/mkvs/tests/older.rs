@@ -5,7 +5,8 @@ mod shelf;
 use coreplane_engine::{Batch, Engine, Outcome, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions};
 use shelf::sample::{FRESH, at, created, key, put};
-use shelf::{Kind, Shelf};
+use shelf::{Kind, Shelf, wait_until};
+use std::sync::atomic::Ordering;
 
 /// A device that is filled is not given tombstones that its peers may drop, though they may still have them.
 #[test]
@@ -70,6 +71,41 @@ fn what_was_deleted_is_not_there_again_on_some() {
             }
             assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
         }
+    }
+}
+
+/// A device that may have dropped the tombstone of a key keeps it once a caller gives older sequences: otherwise it
+/// could drop it between the look for a delete and the put, and have the key again, which its peer has not.
+#[test]
+fn a_delete_is_kept_from_the_first_older_write_on() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, (1, 2), Ack::All);
+    let sequence = matrix.advance_sequence().expect("sequence");
+    let given = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
+    (0..500).for_each(|number| put(&matrix, &key(9, number), b"value"));
+    let gone = key(9, 77);
+    let _outcome = matrix.delete(&gone, &WriteOptions::default()).expect("delete");
+    // The watermark is raised: the tombstone may be dropped when its leaf is rewritten.
+    (0..1 << 20).for_each(|_| assert!(matrix.advance_sequence().is_ok()));
+    put(&matrix, b"more", b"value");
+    let engine = shelf.engine(at(0, 0));
+    assert!(engine.tombstone_horizon() < sequence);
+    let _outcome = matrix.put(b"other", b"given", &given).expect("put");
+    let gate = shelf.gate(at(0, 0));
+    gate.holds_puts.store(true, Ordering::SeqCst);
+    let outcome = std::thread::scope(|scope| {
+        let puts = scope.spawn(|| matrix.put(&gone, b"given", &given));
+        wait_until(|| gate.held_puts.load(Ordering::SeqCst) > 0);
+        for number in (0..20_000).map(|number| number % 500).filter(|number| *number != 77) {
+            let put = engine.put(&key(9, number), b"more", &WriteOptions::default());
+            assert!(put.expect("put").written().is_some());
+        }
+        gate.holds_puts.store(false, Ordering::SeqCst);
+        puts.join().expect("no panic").expect("put")
+    });
+    assert!(matches!(outcome, Outcome::NotNewer(..)), "{outcome:?}");
+    for device in 0..2 {
+        assert_eq!(shelf.engine(at(0, device)).get(&gone).expect("get"), None, "{device}");
     }
 }
 

@@ -9,9 +9,8 @@
 
 use crate::failover::Failover;
 use crate::keyspace::intent::{Intent, Lost};
-use crate::membership::record::MembershipRecord;
 use coreplane_engine::{Error, Remedy, Result, StorageEngine};
-use coreplane_pmem::mutant;
+use coreplane_pmem::{mutant, spin};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Only given sequences below this are accepted. Engines take those below 2^61: the matrix must still be able to draw
@@ -87,29 +86,40 @@ impl Failover {
         let sure = unsure.map_or(newest, |unsure| newest.min(unsure.saturating_sub(1)));
         record.watermark = record.watermark.max(sure.min(self.watermark.load(Ordering::Acquire)));
         self.commit(&mut record)?;
-        let held = record.clone();
         drop(record);
         // All records first: if a device has dropped tombstones, every record that is found has that watermark.
-        self.let_tombstones_go(&held)?;
+        self.let_tombstones_go()?;
         self.keyspace.in_flight.let_tombstones_go(kept);
         Ok(true)
     }
 
     /// Drops tombstones that neither the matrix nor the caller needs.
-    fn let_tombstones_go(&self, record: &MembershipRecord) -> Result<()> {
-        let needed =
-            if mutant!("mkvs.checkpoint.tombstones") { u64::MAX } else { record.watermark };
-        let held = record.held.min(needed);
+    fn let_tombstones_go(&self) -> Result<()> {
+        let _holding = spin::lock(&self.holding);
+        // By now the watermark may be lower.
+        let record = self.membership.now();
+        self.hold_above(if mutant!("mkvs.checkpoint.tombstones") {
+            record.held
+        } else {
+            record.held.min(record.watermark)
+        })
+    }
+
+    /// Has all members keep the tombstones above a sequence.
+    fn hold_above(&self, sequence: u64) -> Result<()> {
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
-                device.engine.hold_tombstones(held)?;
+                if let Err(error) = device.engine.hold_tombstones(sequence) {
+                    group.go_on_without(device, error)?;
+                }
             }
         }
         Ok(())
     }
 
     /// Lowers the watermark, durably, below a sequence that a caller gives: every write up to the watermark
-    /// is on all members, and this one is not yet. The caller has the key lock.
+    /// is on all members, and this one is not yet. Members that have not dropped the tombstones above it keep them
+    /// from here on. The caller has the key lock.
     ///
     /// # Errors
     /// If no device takes the sequence, or the record cannot be written.
@@ -122,8 +132,13 @@ impl Failover {
         if given > self.watermark.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut record = self.membership.lock();
         let below = given.saturating_sub(1);
+        let _holding = spin::lock(&self.holding);
+        let now = self.membership.now();
+        if now.watermark > below && !mutant!("mkvs.given.not_held") {
+            self.hold_above(now.held.min(below))?;
+        }
+        let mut record = self.membership.lock();
         if record.watermark > below {
             record.watermark = below;
             self.commit(&mut record)?;
@@ -136,8 +151,8 @@ impl Failover {
     /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs.
     pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
         let _marking = self.marking.lock();
-        let held = self.change(|record| record.held = sequence)?.clone();
-        self.let_tombstones_go(&held)
+        drop(self.change(|record| record.held = sequence)?);
+        self.let_tombstones_go()
     }
 
     /// Records that writes may become durable on other members before they are on the primary. The record is

@@ -30,6 +30,8 @@ pub(crate) struct Failover {
     pub(crate) watermark: AtomicU64,
     /// Held while it is raised.
     marking: Mutex<()>,
+    /// Held while members are told which tombstones they keep. Its holder waits for no key lock.
+    holding: Mutex<()>,
     /// The stretch of sequences in which it was last raised because of the number of writes.
     marked_at: AtomicU64,
     /// Places whose devices could not be opened or have failed, and why.
@@ -49,6 +51,7 @@ impl Failover {
             watermark: AtomicU64::new(record.watermark),
             membership: Membership::new(record),
             marking: Mutex::new(()),
+            holding: Mutex::new(()),
             marked_at: AtomicU64::new(newest / CHECKPOINT),
             damaged: Mutex::default(),
             departures: Mutex::default(),
@@ -70,7 +73,8 @@ impl Failover {
         self.keyspace.check_writable()
     }
 
-    /// A write of a key was made or found: the key alone is no longer a lost range.
+    /// A write of a key was made or found: the key alone is no longer a lost range, durably if that can be. If not it
+    /// stays one: the write is read, being newer. The caller has the key lock.
     #[cold]
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
         let is_its = |it: &LostRange| it.key() == Some((group, key));

@@ -24,19 +24,24 @@ fn mark(engine: &dyn StorageEngine, key: &[u8], sequence: u64) -> Result<Option<
 
 impl Keyspace {
     /// A key is about to be put with a given sequence: if one device knows of a delete that is not older, all
-    /// do afterwards. True if so: then the put must not be made. The caller has the key lock.
-    pub(crate) fn is_outdated(&self, group: &Arc<Group>, key: &[u8], given: u64) -> Result<bool> {
+    /// do afterwards. Its sequence, if so: then the put must not be made. The caller has the key lock.
+    pub(crate) fn newer_delete(
+        &self,
+        group: &Arc<Group>,
+        key: &[u8],
+        given: u64,
+    ) -> Result<Option<u64>> {
         let devices = || group.of(group.followers());
         let may_forget = |engine: &dyn StorageEngine| engine.tombstone_horizon() >= given;
         let is_old = self.horizon.load(Ordering::Acquire) >= given
             || devices().any(|device| may_forget(&*device.engine));
-        let Some(below) = given.checked_sub(1).filter(|_| is_old) else { return Ok(false) };
+        let Some(below) = given.checked_sub(1).filter(|_| is_old) else { return Ok(None) };
         for device in devices() {
             device.drain();
             let found = device.engine.get_with(key, Visibility::Early, &mut |_| {});
             if found.map_or(true, |found| found.hit) {
                 // The record there has a sequence, so that all devices decide alike.
-                return Ok(false);
+                return Ok(None);
             }
         }
         self.in_flight.keep_tombstones(1);
@@ -49,13 +54,13 @@ impl Keyspace {
             }
         }
         if newest < given {
-            return Ok(false);
+            return Ok(None);
         }
         for device in devices() {
             if let Err(error) = mark(&*device.engine, key, newest) {
                 group.go_on_without(device, error)?;
             }
         }
-        Ok(true)
+        Ok(Some(newest))
     }
 }

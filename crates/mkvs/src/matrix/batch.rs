@@ -236,7 +236,8 @@ impl Matrix {
             })?;
             let is_idle = match given {
                 Some(given) if newest.is_none() => {
-                    self.keyspace.is_outdated(self.keyspace.group_of(hash), key, given)?
+                    let group = self.keyspace.group_of(hash);
+                    self.keyspace.newer_delete(group, key, given)?.is_some()
                 }
                 Some(given) => newest >= Some(given),
                 None => old.is_none() && change.value().is_none(),

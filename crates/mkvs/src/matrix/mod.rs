@@ -24,7 +24,7 @@ use crate::keyspace::Keyspace;
 use crate::rebuild::Rebuild;
 use crate::rebuild::filter_resize::Filters;
 use crate::stats::counters::Count;
-use coreplane_engine::{Batch, Mutation, Outcome, Record, Result, WriteOptions};
+use coreplane_engine::{Batch, Mutation, Outcome, Record, Result, Ticket, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,8 +91,12 @@ impl Matrix {
                     // A write that depends on the current record fails if that record may be lost.
                     keyspace.find(hash, key, &mut |_| {})?;
                 }
-                if let Some(given) = options.sequence {
-                    keyspace.is_outdated(&keyspace.groups[route.owner()], key, given)?;
+                if let Some(given) = options.sequence
+                    && let Some(newer) =
+                        keyspace.newer_delete(&keyspace.groups[route.owner()], key, given)?
+                    && !write.rests_on_old()
+                {
+                    return Ok(Outcome::NotNewer(newer, Ticket::DURABLE));
                 }
                 let (owner, before) =
                     (&keyspace.groups[route.owner()], keyspace.in_flight.taken_back());
