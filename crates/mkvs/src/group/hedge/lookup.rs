@@ -9,6 +9,7 @@ use super::{HedgedRead, run};
 use crate::device::Device;
 use crate::group::Group;
 use coreplane_engine::{Found, Record, Result, Ticket};
+use coreplane_pmem::spin;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -55,20 +56,18 @@ pub(crate) fn read(
 ) -> Result<Option<(Found, u8)>> {
     let race = begin(group, hash, key);
     let is_answered = run(group, first, &race, is_hedged);
-    let found = {
-        let mut finish = race.end();
-        let found = is_answered.map(|is_answered| {
-            is_answered.then(|| {
-                if finish.answer.is_hit {
-                    visit(finish.answer.record());
-                }
-                let found = Found { hit: finish.answer.is_hit, ticket: Ticket::DURABLE };
-                (found, finish.answer.device)
-            })
-        });
-        finish.answer.keep_if_small();
-        found
-    };
+    // Shown without the lock: a processor that comes second takes it.
+    let mut answer = std::mem::take(&mut race.end().answer);
+    let found = is_answered.map(|is_answered| {
+        is_answered.then(|| {
+            if answer.is_hit {
+                visit(answer.record());
+            }
+            (Found { hit: answer.is_hit, ticket: Ticket::DURABLE }, answer.device)
+        })
+    });
+    answer.keep_if_small();
+    spin::lock(&race.finish).answer = answer;
     RACES.with_borrow_mut(|races| {
         if races.len() < KEPT {
             races.push(race);

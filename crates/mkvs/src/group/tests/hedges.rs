@@ -1,4 +1,4 @@
-//! A hedged read of a device that is replaced meanwhile.
+//! Hedged reads of a device that hangs: it is replaced, or comes second, meanwhile.
 
 use super::pair::{directory, engine, pair, wait_until};
 use crate::device::Device;
@@ -7,7 +7,7 @@ use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
 use crate::group::hedge::lookup;
 use crate::in_flight::InFlight;
-use coreplane_engine::Result;
+use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -52,5 +52,32 @@ fn a_read_does_not_wait_for_a_device_that_was_replaced() {
     assert!(!found, "the device is chosen anew");
     around.is_released.store(true, Ordering::SeqCst);
     asked.stop();
+    group.devices().for_each(|device| device.stop());
+}
+
+/// The caller is shown its record without a lock: the processor of a device that comes second goes on.
+#[test]
+fn a_device_that_comes_second_does_not_wait_for_the_caller() {
+    let directory = directory();
+    let around = Arc::new(Hangs::default());
+    let hangs = Intercepted { engine: engine(&directory, 0), around: Arc::clone(&around) };
+    let group = pair([Arc::new(hangs), engine(&directory, 1)], &Arc::new(InFlight::new()), true);
+    let options = WriteOptions { sequence: Some(1), ..WriteOptions::default() };
+    for device in group.devices() {
+        assert!(device.engine.put(b"key", b"value", &options).expect("put").written().is_some());
+    }
+    let (late, mut is_shown) = (group.device(0).expect("it is there"), false);
+    let key = (hash_of(b"key"), b"key".as_slice());
+    let found = lookup::read(&group, late, key, true, &mut |_| {
+        wait_until(|| late.call().is_some());
+        around.is_released.store(true, Ordering::SeqCst);
+        wait_until(|| late.call().is_none());
+        is_shown = true;
+    });
+    assert_eq!(
+        found.expect("no error").map(|(found, device)| (found.hit, device)),
+        Some((true, 1))
+    );
+    assert!(is_shown);
     group.devices().for_each(|device| device.stop());
 }
