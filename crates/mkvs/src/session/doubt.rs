@@ -24,6 +24,16 @@ pub(crate) struct Doubt {
     pub(crate) is_lost: bool,
 }
 
+/// The doubts of all devices, in a matrix that was closed: nothing is lost.
+pub(crate) fn of_all(found: &BTreeMap<Position, Found>) -> Vec<Doubt> {
+    let mut doubts = Vec::new();
+    for (of, device) in found {
+        let ranges = device.engine.lost_ranges().unwrap_or_default();
+        doubts.extend(ranges.into_iter().map(|range| Doubt { of: *of, range, is_lost: false }));
+    }
+    doubts
+}
+
 /// Writes the records of such ranges anew on all members, from a member in no doubt; returns the doubts that can be
 /// settled. A member without space for them is left out.
 pub(crate) fn give_anew(

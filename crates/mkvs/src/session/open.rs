@@ -309,7 +309,7 @@ fn bring_level(
     let (accept_loss, threads) = (options.accept_loss, options.threads());
     let Resolved { record, before, members, .. } = resolved;
     let mut reconciled = Reconciled::default();
-    if !record.is_clean || accept_loss {
+    if !record.is_clean {
         if !accept_loss {
             reconcile::check_primaries(members, before, threads)?;
         }
@@ -321,9 +321,12 @@ fn bring_level(
         let groups: Vec<_> = (0..record.members.len() as u16).map(quorum_of).collect();
         reconciled = reconcile::reconcile(members, record, (&groups, threads), progress)?;
     }
-    let Reconciled { greatest_lost, unreadable, doubts } = reconciled;
+    let Reconciled { greatest_lost, unreadable, mut doubts } = reconciled;
     if accept_loss {
         reconcile::accept(members, record, greatest_lost)?;
+        if record.is_clean {
+            doubts = doubt::of_all(members);
+        }
     }
     let doubts = doubt::give_anew(members, record, (doubts, accept_loss))?;
     if (record.is_clean && !accept_loss) || mutant!("mkvs.reconcile.sync") {
