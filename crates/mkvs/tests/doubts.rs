@@ -382,6 +382,7 @@ fn an_accepted_loss_of_a_leaf_does_not_come_back() {
     let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("open");
     assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 1000);
     put(&matrix, &key(500), b"newest");
+    drop(matrix);
     for _ in 0..2 {
         drop(opened(&shelf).expect("open"));
     }

@@ -78,7 +78,9 @@ impl Failover {
     #[cold]
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
         let is_its = |it: &LostRange| it.key() == Some((group, key));
-        if self.membership.now().lost_ranges.iter().any(is_its) {
+        // A change of the members that loses the key lists it before the record has it; the lock waits for the record.
+        let is_listed = self.keyspace.lost_ranges.has_key(group, key);
+        if is_listed || self.membership.now().lost_ranges.iter().any(is_its) {
             let mut record = self.membership.lock();
             record.lost_ranges.retain(|it| !is_its(it));
             if self.keyspace.relaxed.is_noted() || mutant!("mkvs.forget.unwritten") {

@@ -21,8 +21,8 @@ use crate::shape::order::Order;
 use crate::shape::position::Devices;
 use crate::stats::counters::Count;
 use coreplane_engine::{
-    Batch, ChangeRef, Completion, Error, Record, Result, StorageEngine, Ticket, WriteOptions,
-    Written,
+    Batch, ChangeRef, Completion, Error, Record, Remedy, Result, StorageEngine, Ticket,
+    WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
 use smallvec::SmallVec;
@@ -400,7 +400,19 @@ impl Matrix {
                         batch.push(old.as_change());
                     }
                 }
-                if batch.is_empty() { Ok(()) } else { make(&*device.engine, &batch, &options) }
+                if batch.is_empty() {
+                    return Ok(());
+                }
+                match make(&*device.engine, &batch, &options) {
+                    // Others have taken pages of the old values since: one by one they need fewer.
+                    Err(error) if error.remedy() == Remedy::FreeSpace => {
+                        share.steps.iter().try_for_each(|step| {
+                            let old = Decided::to(step.change.key(), &step.old);
+                            old.restore(&*device.engine, &options, is_spared).map(|_| ())
+                        })
+                    }
+                    made => made,
+                }
             })?;
             for step in &share.steps {
                 self.keyspace.give_anew_after_refusal(step.hash, step.change.key());

@@ -122,6 +122,11 @@ impl LostRanges {
         ranges.push(it.clone());
     }
 
+    /// True if a key is a lost range by itself.
+    pub(crate) fn has_key(&self, group: u16, key: &[u8]) -> bool {
+        self.ranges.read().iter().any(|it| it.key() == Some((group, key)))
+    }
+
     /// Forgets the lost range of one key.
     pub(crate) fn forget_key(&self, group: u16, key: &[u8]) {
         let mut ranges = self.ranges.write();

@@ -174,7 +174,7 @@ impl Matrix {
         let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&mut resolved.members, &mut resolved.record)?;
-        let (unreadable, doubts) = bring_level(&mut resolved, options, progress)?;
+        let Reconciled { unreadable, doubts, .. } = bring_level(&mut resolved, options, progress)?;
         damaged.extend(unreadable);
         let Resolved { record, members, outdated, losses, .. } = resolved;
         let matrix = Self::assemble((members, doubts), record, (clock, options, kept_at))?;
@@ -305,7 +305,7 @@ fn bring_level(
     resolved: &mut Resolved,
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<(Vec<(Position, String)>, Vec<Doubt>)> {
+) -> Result<Reconciled> {
     let (accept_loss, threads) = (options.accept_loss, options.threads());
     let Resolved { record, before, members, .. } = resolved;
     let mut reconciled = Reconciled::default();
@@ -321,20 +321,19 @@ fn bring_level(
         let groups: Vec<_> = (0..record.members.len() as u16).map(quorum_of).collect();
         reconciled = reconcile::reconcile(members, record, (&groups, threads), progress)?;
     }
-    let Reconciled { greatest_lost, unreadable, mut doubts } = reconciled;
     if accept_loss {
-        reconcile::accept(members, record, greatest_lost)?;
+        reconcile::accept(members, record, reconciled.greatest_lost)?;
         if record.is_clean {
-            doubts = doubt::of_all(members);
+            reconciled.doubts = doubt::of_all(members);
         }
     }
-    let doubts = doubt::give_anew(members, record, (doubts, accept_loss))?;
+    reconciled.doubts = doubt::give_anew(members, record, (reconciled.doubts, accept_loss))?;
     if (record.is_clean && !accept_loss) || mutant!("mkvs.reconcile.sync") {
-        return Ok((unreadable, doubts));
+        return Ok(reconciled);
     }
     // At every durability level: the writes are durable before a record states that all members have them.
     members.values().try_for_each(|device| device.engine.sync())?;
-    Ok((unreadable, doubts))
+    Ok(reconciled)
 }
 
 /// The devices of each group.

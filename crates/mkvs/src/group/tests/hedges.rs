@@ -7,7 +7,7 @@ use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
 use crate::group::hedge::lookup;
 use crate::in_flight::InFlight;
-use coreplane_engine::{Result, WriteOptions};
+use coreplane_engine::{Result, StorageEngine, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -25,6 +25,20 @@ impl Interceptor for Hangs {
         if matches!(call, Call::Get) {
             self.gets.fetch_add(1, Ordering::SeqCst);
             wait_until(|| self.is_released.load(Ordering::SeqCst));
+        }
+        Ok(())
+    }
+}
+
+/// Answers a get when another device is in one.
+struct ComesFirst(Arc<Hangs>);
+
+impl Interceptor for ComesFirst {
+    type Held<'a> = ();
+
+    fn begin(&self, call: Call<'_>) -> Result<()> {
+        if matches!(call, Call::Get) {
+            wait_until(|| self.0.gets.load(Ordering::SeqCst) > 0);
         }
         Ok(())
     }
@@ -61,7 +75,10 @@ fn a_device_that_comes_second_does_not_wait_for_the_caller() {
     let directory = directory();
     let around = Arc::new(Hangs::default());
     let hangs = Intercepted { engine: engine(&directory, 0), around: Arc::clone(&around) };
-    let group = pair([Arc::new(hangs), engine(&directory, 1)], &Arc::new(InFlight::new()), true);
+    let comes_first = ComesFirst(Arc::clone(&around));
+    let comes_first = Intercepted { engine: engine(&directory, 1), around: Arc::new(comes_first) };
+    let engines: [Arc<dyn StorageEngine>; 2] = [Arc::new(hangs), Arc::new(comes_first)];
+    let group = pair(engines, &Arc::new(InFlight::new()), true);
     let options = WriteOptions { sequence: Some(1), ..WriteOptions::default() };
     for device in group.devices() {
         assert!(device.engine.put(b"key", b"value", &options).expect("put").written().is_some());
@@ -69,7 +86,7 @@ fn a_device_that_comes_second_does_not_wait_for_the_caller() {
     let (late, mut is_shown) = (group.device(0).expect("it is there"), false);
     let key = (hash_of(b"key"), b"key".as_slice());
     let found = lookup::read(&group, late, key, true, &mut |_| {
-        wait_until(|| late.call().is_some());
+        assert!(late.call().is_some());
         around.is_released.store(true, Ordering::SeqCst);
         wait_until(|| late.call().is_none());
         is_shown = true;
