@@ -199,6 +199,11 @@ pub(crate) trait Map: Send + Sync {
         Ok(false)
     }
 
+    /// True if [`Map::release_some`] has something to do.
+    fn is_release_due(&self) -> bool {
+        false
+    }
+
     /// Holds tombstones with a sequence above this; dropping others raises [`Map::tombstone_horizon`].
     fn hold_tombstones(&mut self, sequence: u64);
 

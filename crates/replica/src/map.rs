@@ -82,6 +82,14 @@ pub trait ReplicaMap: Send + Sync {
     /// If the medium fails.
     fn commit(&self) -> Result<Ticket>;
 
+    /// A tick has passed: drops a few versions that only dropped snapshots have seen.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn release_in_time(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// True if the writes behind a ticket are durable.
     ///
     /// # Errors
@@ -236,6 +244,7 @@ impl ReplicaMap for LogMap {
         set_vote(term: u64, vote: u64) -> Result<()>;
         set_members(members: &[u8]) -> Result<()>;
         commit() -> Result<Ticket>;
+        release_in_time() -> Result<()>;
         is_durable(ticket: Ticket) -> Result<bool>;
         wait_durable(ticket: Ticket) -> Result<()>;
         on_durable(listener: DurableListener);

@@ -31,6 +31,9 @@ const AMPLE: u32 = 12;
 /// Steps of trimming between two looks for free pages: each may interrupt all other threads.
 const TRIMS: usize = 64;
 
+/// So many times that many in a call: the map is given to others in between.
+const ROUNDS: u32 = 4;
+
 /// When pages are short: bytes of a victim that are examined for each byte written, at least and at most.
 const PACE: (u64, u64) = (2, 32);
 
@@ -68,6 +71,7 @@ impl List {
     pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
         // Enough for each page twice, in case pages are cleaned for their tombstones alone.
         let mut steps = 2 * self.stream.pages.total_and_free().0;
+        let mut rounds = 0;
         loop {
             let free = self.stream.pages.refresh_free();
             let usable = self.stream.pages_usable();
@@ -77,6 +81,10 @@ impl List {
             // The pages that are coming may wait for a guard of this very thread.
             let is_enough_coming = usable + self.stream.coming() >= pages + reserve;
             if !is_enough_coming && self.is_trim_due() {
+                if rounds == ROUNDS {
+                    return Ok(Space::Again);
+                }
+                rounds += 1;
                 if self.stream.is_hiding() {
                     self.stream.commit()?;
                 }

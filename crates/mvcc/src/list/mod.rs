@@ -350,6 +350,10 @@ impl Map for List {
         self.trim_some(guard)
     }
 
+    fn is_release_due(&self) -> bool {
+        self.is_trim_due()
+    }
+
     fn hold_tombstones(&mut self, sequence: u64) {
         self.hold_graves(sequence);
     }

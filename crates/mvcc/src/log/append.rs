@@ -172,7 +172,8 @@ impl LogMap {
     /// take.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; the errors of [`LogMap::append`] for changes that no entry can have.
+    /// [`Error::NoSpace`]; [`Error::Busy`] if versions that a dropped snapshot has seen are dropped first, of which
+    /// each call drops a part; the errors of [`LogMap::append`] for changes that no entry can have.
     pub fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
         let mut need = Need::default();
         self.add_need(&mut need, changes)?;
@@ -228,6 +229,7 @@ impl LogMap {
             match self.look_for_room(&need, purpose, (&mut patience, true)) {
                 Ok(()) => break,
                 Err(Error::NoSpace { .. }) => count /= 2,
+                Err(Error::Busy) => return Ok(least),
                 Err(error) => return Err(error),
             }
         }
@@ -290,9 +292,12 @@ impl LogMap {
                 let pages = chains + map.pages_for(&guard, group)?;
                 space = map.make_space(pages, reserve)?;
             }
+            let is_release_due = map.is_release_due();
             drop((map, guard));
             match space {
                 Space::Found => return Ok(()),
+                // Versions that a dropped snapshot has seen: there may be as many as keys, and the caller serves others.
+                Space::Again if is_release_due => return Err(Error::Busy),
                 // A sync that is under way will free pages; no call waits for it here.
                 Space::Wait(generation)
                     if generation > 0 && (!waits || mutant!("mvcc.log.unawaited")) =>

@@ -6,6 +6,9 @@ use coreplane_engine::{Result, Ticket};
 use coreplane_pmem::epoch;
 use std::sync::atomic::Ordering;
 
+/// How many steps of release there are at a time.
+const IN_TIME: usize = 16;
+
 impl LogMap {
     /// Makes all earlier changes durable, or requests it; returns the ticket to wait for.
     ///
@@ -36,6 +39,24 @@ impl LogMap {
         let Some(generation) = generation else { return Ok(Ticket::DURABLE) };
         store.volume.space.sync_request(generation);
         Ok(Ticket::new(0, generation))
+    }
+
+    /// Drops a few of the versions that only dropped snapshots have seen: called from time to time, so that they go
+    /// where no commits come.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub fn release_in_time(&self) -> Result<()> {
+        let mut map = self.store.map.write();
+        // A closed map stays as it is.
+        if !map.is_release_due() || self.store.check_writable().is_err() {
+            return Ok(());
+        }
+        if map.stream().is_hiding() {
+            self.store.commit_all(&mut map)?;
+        }
+        self.appended.fetch_max(IN_TIME, Ordering::Relaxed);
+        self.release(&mut map)
     }
 
     /// Drops some of the versions that only dropped snapshots have seen: more than the changes since the last commit

@@ -36,7 +36,8 @@
 //! An older version of a key is needed while it is the newest applied one, or a snapshot that was
 //! [pinned](LogMap::snapshot) sees it. So the oldest timestamp that can be read is that of the oldest snapshot, or the
 //! applied one ([`Control::purged`](crate::Control)). Of the versions that only a dropped snapshot has seen each commit
-//! drops a few, and more the more changes it has; a change that lacks room drops as many as it needs.
+//! drops a few, and more the more changes it has; [`LogMap::release_in_time`] drops a few without changes. A search for
+//! room drops some, and says [`Error::Busy`] if that is not enough.
 //!
 //! Appends leave pages to all other changes, except pages that a snapshot keeps: while it exists, any change may fail
 //! with [`Error::NoSpace`], which changes nothing, and finds room when the snapshot is gone.

@@ -27,6 +27,9 @@ const ROUND: usize = 32;
 /// How often, at most, the cleaner goes through all pages for one write.
 const PASSES: u64 = 2;
 
+/// Steps of release in a call that looks for pages: the map is given to others in between.
+const ROUNDS: u32 = 8;
+
 /// The part of a page that was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moved {
@@ -50,6 +53,7 @@ impl Tree {
             return Ok(Space::Wait(self.stream.pending().unwrap_or(0)));
         }
         let was_full = self.is_full();
+        let mut rounds = 0;
         loop {
             let free = self.stream.pages.refresh_free();
             if free >= wanted {
@@ -64,6 +68,10 @@ impl Tree {
             // The pages that are coming may wait for a guard of this very thread.
             let soon = free + self.stream.coming();
             if soon < wanted && self.kept_due > 0 {
+                if rounds == ROUNDS {
+                    return Ok(Space::Again);
+                }
+                rounds += 1;
                 self.release_kept(&epoch::pin());
                 continue;
             }

@@ -417,6 +417,10 @@ impl Map for Tree {
         Ok(self.release_kept(guard))
     }
 
+    fn is_release_due(&self) -> bool {
+        self.kept_due > 0
+    }
+
     fn hold_tombstones(&mut self, sequence: u64) {
         self.graves.hold(sequence);
         let _any = self.bury_graves();

@@ -1,5 +1,5 @@
-//! The end of a snapshot: what it alone has seen goes bit by bit with the changes to come, and at once if they lack
-//! room.
+//! The end of a snapshot: what it alone has seen goes bit by bit, with the changes to come or in time, and sooner if
+//! changes lack room.
 
 use crate::ops::{World, options, sim_options};
 use crate::worlds::WORLD;
@@ -89,6 +89,58 @@ fn the_end_of_a_snapshot_takes_no_longer_the_more_was_written_meanwhile() {
             it.put_all(4);
             it.audit();
         }
+    }
+}
+
+/// Where no entries come, they go in time.
+#[test]
+fn what_a_snapshot_has_seen_goes_without_writes() {
+    for kind in MapKind::ALL {
+        for model in [Model::X86, Model::File] {
+            let mut it = Driven::new(kind, model, 2_000);
+            it.put_all(1);
+            let before = it.live();
+            let snapshot = it.log.snapshot().expect("snapshot");
+            it.put_all(2);
+            drop(snapshot);
+            for _ in 0..KEYS {
+                let last = it.live();
+                it.log.release_in_time().expect("a medium that works");
+                assert!(last - it.live() < before * 3 / 4, "{kind:?} {model:?}: much at once");
+            }
+            let left = it.live();
+            assert!(left <= before + before / 8, "{kind:?} {model:?}: {left}, {before} before");
+            it.audit();
+        }
+    }
+}
+
+/// The thread that looks for room may be the one that serves all clients.
+#[test]
+fn a_full_pool_drops_what_a_snapshot_has_seen_in_parts() {
+    for kind in MapKind::ALL {
+        let pages = if kind == MapKind::List { 190 } else { 260 };
+        let mut it = Driven::new(kind, Model::X86, pages);
+        it.put_all(1);
+        let snapshot = it.log.snapshot().expect("snapshot");
+        let refused = (0..100_000).map(|round| it.put([round * 7 % KEYS].into_iter(), 2));
+        let _full = refused.filter_map(Result::err).next().expect("the pool is full");
+        drop(snapshot);
+        it.log.apply(it.newest).expect("room without a snapshot");
+        let mut batch = Batch::new();
+        batch.put(b"another", &[3; 100]);
+        let (full, mut last, mut calls) = (it.live(), it.live(), 0);
+        loop {
+            let answer = it.log.check_room(&batch, 0);
+            let left = it.live();
+            assert!(last - left < full / 2, "{kind:?}: {last} and {left} of {full}");
+            (last, calls) = (left, calls + 1);
+            match answer {
+                Ok(()) => break,
+                Err(error) => assert!(matches!(error, Error::Busy) && calls < 100, "{error}"),
+            }
+        }
+        it.audit();
     }
 }
 

@@ -252,6 +252,7 @@ impl Node {
     pub fn tick(&mut self) -> Result<()> {
         self.run(|node| {
             node.view().tick();
+            node.view().map.release_in_time()?;
             node.shortage.asked_at = None;
             node.tick_identity();
             node.tick_writes()?;
