@@ -209,7 +209,8 @@ fn reads_of_expired_records_and_inserts_go_on_while_a_pool_grows() {
     let mut count = 0;
     std::thread::scope(|scope| {
         let grows = scope.spawn(|| store.grow(GROWN).expect("grow"));
-        while std::fs::metadata(&path).expect("its state").len() < GROWN {
+        let len = || std::fs::metadata(&path).expect("its state").len();
+        while !grows.is_finished() && len() < GROWN {
             std::hint::spin_loop();
         }
         // The pages are faulted in now.

@@ -51,7 +51,7 @@ impl FillFactor {
 impl Tree {
     /// The most that a leaf holds that is written now.
     pub(crate) fn fill_factor(&self) -> FillFactor {
-        let (spare, all) = (self.pages.spare_len(), self.space.pages());
+        let (spare, all) = (self.pages.spare_len(), self.pages.count());
         match spare {
             _ if spare >= all / 4 => FillFactor::AMPLE,
             _ if spare >= all / 16 => FillFactor::SHORT,

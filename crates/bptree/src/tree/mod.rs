@@ -110,16 +110,18 @@ impl Tree {
     }
 
     /// True if a leaf is to be merged with another: its live records took `before` bytes and places and take `after`
-    /// now. Not at each delete: held tombstones, which none of this counts, may prevent the merge, and are found only
-    /// when all records have been read.
+    /// now. Where tombstones are held not at each delete: they may prevent the merge, none of this counts them, and
+    /// they are found only when all records have been read.
     pub(crate) fn leaves_little(&self, before: (u32, usize), after: (u32, usize)) -> bool {
         let page = self.space.page_size();
         // As full as the one of the two of which there is more.
         let sixteenths = |(bytes, places): (u32, usize)| {
             (bytes / (page / 16)).max((places / (PLACES / 16)) as u32)
         };
-        let is_step = sixteenths(after) < sixteenths(before);
-        after.0 < page / 4 && (is_step || after < before && mutant!("bptree.merge.each_delete"))
+        let is_step = sixteenths(after) < sixteenths(before) || after.1 == 0;
+        let are_held = self.held_tombstones.load(Ordering::Relaxed) != u64::MAX;
+        let is_due = is_step || !are_held || mutant!("bptree.merge.each_delete");
+        after.0 < page / 4 && after < before && is_due
     }
 
     /// True if a tombstone is to be kept. Otherwise it is noted as forgotten.

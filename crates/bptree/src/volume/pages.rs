@@ -142,8 +142,13 @@ impl Pages {
         match demand {
             Demand::Reserve => 0,
             Demand::Overwrite => RESERVE,
-            Demand::Insert => RESERVE + self.count.load(Ordering::Relaxed) / 64,
+            Demand::Insert => RESERVE + self.count() / 64,
         }
+    }
+
+    /// The number of pages of the pool, without those of a growth that were not offered yet.
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// The number of pages that are free, or will be when no reader holds them any more.

@@ -114,7 +114,7 @@ impl Writer {
     /// Called after a leaf was rewritten: rewrites some others as fewer if pages are short. This is not urgent, so
     /// that it is never a reason to refuse a write.
     pub(super) fn compact_if_due(&self) {
-        if self.pages.spare_len() < (self.space.pages() / 16).max(2 * RESERVE)
+        if self.pages.spare_len() < (self.pages.count() / 16).max(2 * RESERVE)
             && let Some(mut cursors) = self.compaction.cursors.try_lock()
         {
             let how = (FillFactor::DENSE, RESERVE);
