@@ -101,7 +101,8 @@ impl Failure {
                 message += "; ";
                 message += match (&engine, error) {
                     (None, _) => RESTORE,
-                    (Some(_), Error::Truncated { .. } | Error::Unrepaired { .. }) => OF_TRUNCATION,
+                    (Some(_), Error::Truncated { .. }) => OF_TRUNCATION,
+                    (Some(_), Error::Unrepaired { .. }) => OF_UNREPAIRED,
                     (Some(engine), _) => way_out_of(engine.name()),
                 };
                 if engine.is_some() {
@@ -154,6 +155,10 @@ pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
 
 /// The remedy for a pool that was cut short: no part of it can be opened as it is.
 const OF_TRUNCATION: &str = "`coreplane verify --repair` gives up what was cut off, says what is lost, and gives back the rest";
+
+/// The remedy for a pool whose repair has not ended.
+const OF_UNREPAIRED: &str =
+    "of the pool that was being repaired, `coreplane verify --repair` ends the repair";
 
 /// The remedy if the pool is a device of a matrix.
 const OF_DEVICE: &str = "; of a device of a matrix: `coreplane matrix scrub`, or `coreplane matrix retire` and `replace --fresh`";

@@ -23,7 +23,8 @@ fn reads_and_writes_go_on_while_a_pool_grows() {
         let mut count = 1;
         std::thread::scope(|scope| {
             let grows = scope.spawn(|| store.grow(GROWN).expect("grow"));
-            while std::fs::metadata(&path).expect("its state").len() < GROWN {
+            let len = || std::fs::metadata(&path).expect("its state").len();
+            while !grows.is_finished() && len() < GROWN {
                 std::hint::spin_loop();
             }
             // The pages are faulted in now.

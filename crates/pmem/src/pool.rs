@@ -432,9 +432,8 @@ impl Pool {
             )));
         }
         if let Some(Opened { path, file }) = &self.file {
-            let writable = self.space.file_to_write().ok_or(std::io::ErrorKind::Other);
-            let writable = writable.io("open the pool again, to write to it")?;
-            allocate::extend(writable, path, old, size)?;
+            // Without `/proc` there is no other description.
+            allocate::extend(self.space.file_to_write().unwrap_or(file), path, old, size)?;
             // Where a fence is a sync of the file, the fences of the root cover its length. A sync here could get the
             // error of a failed write, which the kernel reports once, in place of the fence that has to fail.
             if self.space.fences_at_once() {

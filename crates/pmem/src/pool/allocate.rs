@@ -157,8 +157,8 @@ pub fn sync_directory(path: &Path) -> Result<(), PoolError> {
 }
 
 /// Allocates `old .. new` of a file whose first `old` bytes are a pool; if that fails the file is
-/// as long as before. Durable at the next sync of the file. For an open pool, `file` is not the description that fences
-/// sync, which has to get every error of a write.
+/// as long as before. Durable at the next sync of the file. For an open pool, `file` is better not the description
+/// that fences sync, which has to get every error of a write.
 ///
 /// # Errors
 /// [`PoolError::Truncated`] for a file that is shorter than the pool: it must not get its length back, which would

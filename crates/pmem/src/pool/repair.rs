@@ -4,6 +4,7 @@ use super::error::{IoContext, PoolError};
 use super::types::OpenOptions;
 use super::{Pool, allocate, choose, cut_short, header, lock, sync_failure};
 use crate::mutant;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -55,7 +56,12 @@ impl Pool {
                 cut_short::lay(path, found)?;
             }
             if len < root.size {
-                allocate::extend(&file, path, len, root.size)?;
+                let extended = allocate::extend(&file, path, len, root.size);
+                if extended.is_err() && found == len {
+                    // Of an interrupted repair the mark stays: only the mark tells what is left.
+                    lift_from_short(&file, path, root.size)?;
+                }
+                extended?;
                 sync_failure::sync(&file, path)?;
             }
             let part = if keeps_part { 0 } else { found % u64::from(header.page_size) };
@@ -93,4 +99,14 @@ impl Pool {
     pub fn end_repair(path: &Path) -> Result<(), PoolError> {
         cut_short::lift(path)
     }
+}
+
+/// Lifts the mark of a repair that could not begin, if the file is as short as before, durably: then it shows the loss
+/// by itself. A mark would outlive a copy that is put in place of the pool.
+fn lift_from_short(file: &File, path: &Path, size: u64) -> Result<(), PoolError> {
+    sync_failure::sync(file, path)?;
+    if allocate::file_len(file, path)? < size {
+        cut_short::lift(path)?;
+    }
+    Ok(())
 }
