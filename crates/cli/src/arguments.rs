@@ -375,8 +375,8 @@ pub(crate) struct Grow {
 /// Measure: YCSB workloads, and the floors that physics sets.
 ///
 /// Every value that is read is checked against its key. Records are loaded first where the pool
-/// has fewer than --records; a pool that is not there is created, large enough, and left behind. One that
-/// has records of others is refused, unless --beside-others is said.
+/// lacks the first or the last of them, or has fewer than --records; a pool that is not there is created,
+/// large enough, and left behind. One that has records of others is refused, unless --beside-others is said.
 ///
 ///   load       every record once; `load:1000` is the next thousand of those that are missing
 ///   fill       nine records in ten, so that a load after it puts the last tenth

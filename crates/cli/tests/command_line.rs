@@ -4,7 +4,8 @@
 mod pool;
 mod session;
 
-use pool::Place;
+use pool::{Place, Pool};
+use serde_json::Value;
 use session::{Client, Outcome, Reply, expect, text};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -47,6 +48,33 @@ fn bench_leaves_records_of_others_alone() -> Outcome<()> {
         assert_eq!(output.status.code(), Some(64), "{workload}: {said}");
         assert!(said.contains("needs --pool"), "{workload}: {said}");
     }
+    Ok(())
+}
+
+/// As many others may be in the pool: with keys of another length, or of another user.
+#[test]
+fn bench_loads_the_records_that_it_reads() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let phases = |pool: &Pool, more: &[&str]| -> Outcome<Vec<String>> {
+        let bench = ["bench", "--operations", "200", "--json", "--workload"];
+        let lines = pool.expect(0, &[&bench[..], more].concat())?;
+        let lines = lines.lines().map(serde_json::from_str::<Value>);
+        let phase = |line: Value| line["phase"].as_str().unwrap_or_default().to_owned();
+        lines.map(|line| Ok(phase(line?))).collect()
+    };
+    let pool = place.created("pool", &["--size", "64MiB"])?;
+    let loaded = ["load", "c"];
+    assert_eq!(phases(&pool, &["c", "--records", "200"])?, loaded);
+    assert_eq!(phases(&pool, &["c", "--records", "200"])?, loaded[1..]);
+    let longer = ["c", "--records", "200", "--key-size", "24"];
+    assert_eq!(phases(&pool, &longer)?, loaded);
+    assert_eq!(phases(&pool, &longer)?, loaded[1..]);
+    assert_eq!(phases(&pool, &["c", "--records", "300"])?, loaded, "only the first are there");
+    let other = place.created("other", &["--size", "64MiB"])?;
+    for key in ["1", "2", "3"] {
+        other.expect(0, &["put", key, "hello"])?;
+    }
+    assert_eq!(phases(&other, &["c", "--records", "3", "--beside-others"])?, loaded);
     Ok(())
 }
 

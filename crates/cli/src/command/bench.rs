@@ -170,7 +170,7 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
     }
     for (step, plan) in Step::plans(steps, plan) {
         let is_load = matches!(step.workload, Workload::Fill | Workload::Load);
-        if !is_load && store.engine().len()? < plan.records {
+        if !is_load && !is_loaded(store, &target, &plan)? {
             show(bench, &drive(&target, &plan, Workload::Load)?, &context)?;
         }
         // A phase is silent until it ends; the line tells a waiting user which phase runs.
@@ -178,6 +178,18 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
         show(bench, &drive(&target, &plan, step.workload)?, &context)?;
     }
     Ok(())
+}
+
+/// True if the pool has the records that are to be read. It may have as many others: of other users, or with keys of
+/// another length.
+fn is_loaded(store: &Store, target: &EngineTarget<'_>, plan: &Plan) -> Result<bool, Failure> {
+    let mut is_there = store.engine().len()? >= plan.records;
+    let (mut session, mut key) = (target.session()?, vec![0; plan.key_size]);
+    for number in [0, plan.records.saturating_sub(1)] {
+        write_key(number, &mut key);
+        is_there = is_there && session.get(&key, &mut |_| {})?;
+    }
+    Ok(is_there)
 }
 
 /// Opens a loaded pool, reads one record and rewrites it; a line with the time of each, all from the beginning of the
