@@ -14,10 +14,13 @@ use coreplane_server::administration::{matrix_status, outcome_of};
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The interval at which a matrix that is open here is asked whether its devices have been looked at.
 const LOOKED_EVERY: Duration = Duration::from_millis(5);
+/// The same for one behind a server, and the longest time for which it is asked: a device may hang.
+const ASKED_EVERY: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(matrix: &Matrix) -> Outcome {
     match matrix {
@@ -64,7 +67,7 @@ fn matrix_of<'s>(store: &'s Store, tended: &Tended) -> Result<&'s Arc<MatrixStor
 fn status(looked: &Looked) -> Outcome {
     let tended = &looked.tended;
     let mut status = if let Some(mut server) = Asked::connect(&tended.behind)? {
-        remote::told(&mut server, &["MATRIX", "STATUS"])?
+        told(&mut server)?
     } else {
         let store = tended.pool.look()?;
         // The records were not counted in the background.
@@ -90,6 +93,18 @@ fn status(looked: &Looked) -> Outcome {
         show(&mut out, &status)?;
     }
     Ok(0)
+}
+
+/// The status of a matrix behind a server, which begins to look at the devices when it is asked, and does not wait.
+fn told(server: &mut Asked) -> Result<Value, Failure> {
+    let since = Instant::now();
+    loop {
+        let status = remote::told(server, &["MATRIX", "STATUS"])?;
+        if !status["damage"]["devices"].is_null() || since.elapsed() > PATIENCE {
+            return Ok(status);
+        }
+        std::thread::sleep(ASKED_EVERY);
+    }
 }
 
 /// Removes the entries of other devices.
