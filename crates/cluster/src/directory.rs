@@ -305,16 +305,19 @@ mod tests {
     }
 
     impl Table {
-        fn new(nodes: NodeId) -> Self {
+        /// So many nodes, the first of which form the cluster.
+        fn new(first: NodeId, all: NodeId) -> Self {
             let place = tempfile::tempdir().expect("a directory");
             let open = |id: NodeId| {
                 let path = place.path().join(id.to_string());
                 let map = WalBaseline::open(&path, &WalOptions::default()).expect("a map");
-                let peers = (1..=nodes).collect();
-                let settings = Settings { id, identity: id, peers, ..Settings::default() };
+                let contacts: Vec<NodeId> = (1..=first).collect();
+                let peers = if id <= first { contacts.clone() } else { Vec::new() };
+                let settings =
+                    Settings { id, identity: id, peers, contacts, ..Settings::default() };
                 Arc::new(Replica::open(Box::new(map), settings, None).expect("a replica"))
             };
-            let replicas = (1..=nodes).map(open).collect();
+            let replicas = (1..=all).map(open).collect();
             Self { replicas, _place: place }
         }
 
@@ -360,10 +363,10 @@ mod tests {
 
     #[test]
     fn changes_that_are_never_possible_are_errors() {
-        let leader = Table::new(1).leader();
+        let leader = Table::new(1, 1).leader();
         let refused = refusal_of(&leader, ["REMOVE", "1"]);
         assert!(refused.starts_with("ERR "), "{refused}");
-        let table = Table::new(7);
+        let table = Table::new(7, 7);
         let leader = table.leader();
         for words in [["ADD", "8"], ["TRANSFER", "9"]] {
             let refused = refusal_of(&leader, words);
@@ -374,8 +377,29 @@ mod tests {
     }
 
     #[test]
+    fn changes_that_another_one_makes_possible_are_to_be_tried_again() {
+        let is_later = |leader: &Directory, words| {
+            let refused = refusal_of(leader, words);
+            assert!(refused.starts_with("TRYAGAIN "), "{words:?}: {refused}");
+        };
+        let table = Table::new(1, 2);
+        let leader = table.leader();
+        // It says hello before.
+        table.until(0, |_| leader.run(&["ADD", "2"]).ok());
+        is_later(&leader, ["REMOVE", "1"]);
+        table.until(2, |it| it.status().members.joining.contains(&2).then_some(()));
+        is_later(&leader, ["REMOVE", "1"]);
+        table.until(0, |it| it.status().members.voters.contains(&2).then_some(()));
+        let table = Table::new(7, 7);
+        let leader = table.leader();
+        let leaving = (leader.id % 7 + 1).to_string();
+        assert!(leader.run(&["REMOVE", &leaving]).is_ok());
+        is_later(&leader, ["ADD", "8"]);
+    }
+
+    #[test]
     fn the_leadership_does_not_go_to_a_node_that_does_not_answer() {
-        let table = Table::new(3);
+        let table = Table::new(3, 3);
         let leader = table.leader();
         let silent = leader.id % 3 + 1;
         let is_silent =

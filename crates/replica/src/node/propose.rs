@@ -61,14 +61,24 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::propose`]; [`Error::NotLeader`] also if the leader itself is to stop being a voter: it then hands
-    /// the leadership to another node, to which the same change is to be proposed. [`Error::OutOfRange`] if there is
-    /// no change, too many at once, or too many nodes. [`Error::Busy`] also if a node has not said hello yet.
+    /// the leadership to another node, to which the same change is to be proposed. [`Error::Unusable`] if it is the
+    /// only voter, and no other node is about to be one. [`Error::OutOfRange`] if there is no change, too many at
+    /// once, or too many nodes. [`Error::Busy`] also if a node has not said hello yet, or another change is under
+    /// way.
     pub fn propose_members(&mut self, changes: &[MemberChange]) -> Result<Proposal> {
         self.end_draft();
         let (what, given) = ("changes of members", changes.len() as u64);
         let to = (CONTEXT_MAX / CHANGE) as u64;
         if given > to || changes.is_empty() {
             return Err(Error::OutOfRange { what, given, from: 1, to });
+        }
+        if let State::Running(raw) = &self.state
+            && raw.raft.state == StateRole::Leader
+            && (raw.raft.has_pending_conf()
+                || !raw.raft.prs().conf().to_conf_state().voters_outgoing.is_empty())
+        {
+            // Consensus would silently put an empty entry in its place, and what is not possible may be afterwards.
+            return Err(Error::Busy);
         }
         let nodes = self.view().members().count_with(changes) as u64;
         if nodes > NODES_MAX as u64 {
@@ -80,6 +90,7 @@ impl Node {
         let identified: Option<Vec<_>> = changes.iter().map(with_identity).collect();
         let identified = identified.ok_or(Error::Busy)?;
         let (context, conf) = (encode_change(&identified), to_conf_change(&identified));
+        let has_joining = !self.view().members().joining.is_empty();
         if let State::Running(raw) = &mut self.state
             && raw.raft.state == StateRole::Leader
             && changes.iter().any(|it| it.ends(self.settings.id))
@@ -90,19 +101,12 @@ impl Node {
             let next = others.filter(|(id, _)| voters.contains(**id));
             // One that answers, if there is one.
             let next = next.max_by_key(|(_, it)| (it.recent_active, it.matched));
-            let Some((next, _)) = next else {
-                return Err(Error::Unusable("the only voter stays one".to_owned()));
-            };
-            let next = *next;
+            let next = next.map(|(id, _)| *id).ok_or_else(|| match has_joining {
+                true => Error::Busy,
+                false => Error::Unusable("the only voter stays one".to_owned()),
+            })?;
             raw.transfer_leader(next);
             return Err(Error::NotLeader { leader: None });
-        }
-        if let State::Running(raw) = &self.state
-            && (raw.raft.has_pending_conf()
-                || !raw.raft.prs().conf().to_conf_state().voters_outgoing.is_empty())
-        {
-            // Consensus would silently put an empty entry in its place.
-            return Err(Error::Busy);
         }
         let proposal = self.propose_with(|raw| raw.propose_conf_change(context, conf))?;
         if let Some(open) = self.proposals.get_mut(&proposal.number) {
