@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// The most bytes that wait. More are dropped, which consensus repairs.
 const WAITING_MAX: usize = 256 << 20;
+/// The most bytes that were sent and stay in front of them.
+const SENT_MAX: usize = 32 << 20;
 /// A peer that takes no bytes for this long is connected to anew.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The pause between two attempts to connect.
@@ -227,9 +229,10 @@ impl Link {
         self.drop_sent();
     }
 
-    /// Drops the sent bytes when they are more than the others, so that each byte is moved at most once.
+    /// Drops the sent bytes when they are more than the others, so that no more bytes are moved than were sent; of a
+    /// long queue earlier, so that the memory keeps its bound, and about eight are moved for each at most.
     fn drop_sent(&mut self) {
-        if self.sent > self.output.len() / 2 {
+        if self.sent > (self.output.len() / 2).min(SENT_MAX) {
             self.output.drain(..self.sent);
             self.sent = 0;
         }
@@ -319,13 +322,14 @@ impl Link {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_long_queue_is_moved_no_more_than_once() {
-        const PIECE: usize = 1 << 20;
+    const PIECE: usize = 1 << 20;
+
+    /// Sends a queue of so many pieces: the bytes that were moved, and the most that were kept after they were sent.
+    fn sending(pieces: usize) -> (usize, usize) {
         let address = "127.0.0.1:1".parse().expect("an address");
         let mut link = Link::new(2, address, Token(0), Instant::now());
-        link.output = vec![0; 64 * PIECE];
-        let (mut left, mut moved) = (link.output.len(), 0);
+        link.output = vec![0; pieces * PIECE];
+        let (mut left, mut moved, mut kept) = (link.output.len(), 0, 0);
         while left > 0 {
             let before = link.output.len();
             link.sent += PIECE;
@@ -333,8 +337,22 @@ mod tests {
             link.drop_sent();
             assert_eq!(link.output.len() - link.sent, left);
             moved += if link.output.len() < before { link.output.len() } else { 0 };
+            kept = kept.max(link.sent);
         }
-        assert!(moved <= 64 * PIECE, "{moved} bytes were moved");
         assert!(link.output.capacity() <= PIECE);
+        (moved, kept)
+    }
+
+    #[test]
+    fn no_more_bytes_of_a_queue_are_moved_than_were_sent() {
+        let (moved, _) = sending(64);
+        assert!(moved <= 64 * PIECE, "{moved} bytes were moved");
+    }
+
+    #[test]
+    fn few_bytes_of_a_long_queue_stay_when_they_were_sent() {
+        let (moved, kept) = sending(128);
+        assert!(kept <= SENT_MAX, "{kept} bytes were kept");
+        assert!(moved <= 2 * 128 * PIECE, "{moved} bytes were moved");
     }
 }

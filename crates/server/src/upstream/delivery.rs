@@ -46,8 +46,8 @@ impl Upstream {
         self.sent == 0 && self.awaited.len() == self.unsent.count
     }
 
-    /// Drops the sent bytes when they are more than the others, so that each byte is moved at most once. The commands
-    /// behind them count as sent.
+    /// Drops the sent bytes when they are more than the others, so that no more bytes are moved than were sent. The
+    /// commands behind them count as sent.
     pub(super) fn drop_sent(&mut self) {
         if self.sent <= self.output.len() / 2 {
             return;
