@@ -328,11 +328,17 @@ fn begin(change: &ClusterChange, what: &str, is_done: impl Fn(&str) -> bool) -> 
             return Ok(0);
         }
         if since.elapsed() > PATIENCE {
-            let message = "it has begun, and is not done yet; `coreplane cluster status` tells";
-            let refused = refused.filter(|_| !has_begun);
-            return Err(refused.unwrap_or_else(|| Failure::new(REFUSED, message)));
+            return Err(overdue(what, has_begun, refused));
         }
     }
+}
+
+/// The failure of a change that is not done in time, and was `refused` at last. Consensus gives up a transfer by
+/// itself; other changes that have begun go on.
+fn overdue(what: &str, has_begun: bool, refused: Option<Failure>) -> Failure {
+    let message = "it has begun, and is not done yet; `coreplane cluster status` tells";
+    let refused = refused.filter(|_| !has_begun || what == "TRANSFER");
+    refused.unwrap_or_else(|| Failure::new(REFUSED, message))
 }
 
 #[cfg(test)]
@@ -352,5 +358,19 @@ mod tests {
         // Words inside the text of an error are no code.
         let said = refused("ERR", "TRYAGAIN MOVED 0 10.0.0.1:7001");
         assert!(moved(&said).is_none() && !is_to_be_tried_again(&said));
+    }
+
+    #[test]
+    fn a_transfer_that_was_given_up_does_not_go_on() {
+        let told = |what, has_begun| {
+            let refused = Failure::new(REFUSED, "TRYAGAIN node 2 does not answer");
+            overdue(what, has_begun, Some(refused)).message
+        };
+        for what in ["ADD", "REMOVE"] {
+            assert!(told(what, true).starts_with("it has begun"));
+            assert!(told(what, false).starts_with("TRYAGAIN"));
+        }
+        assert!(told("TRANSFER", true).starts_with("TRYAGAIN"));
+        assert!(overdue("TRANSFER", true, None).message.starts_with("it has begun"));
     }
 }
