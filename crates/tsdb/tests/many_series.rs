@@ -3,7 +3,7 @@
 //!
 //! Series have gaps, late points, and fields that not all points have; some points are sealed, some are in the
 //! head. Floats are of very different sizes, so that a sum in another order differs. With one core there is one
-//! thread, and these tests compare it with itself.
+//! thread, and these tests compare it with itself. `COREPLANE_TEST_SCALE=full` draws more cases.
 
 use coreplane_tsdb::influxql::{Answer, Cell, Limits, Request, run};
 use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
@@ -93,8 +93,17 @@ fn asked(store: &Store, text: &str, limits: Limits) -> Vec<Answer> {
     run(store, &request).unwrap()
 }
 
+fn is_full_scale() -> bool {
+    std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
 fn config() -> Config {
-    Config { cases: 4, failure_persistence: None, max_shrink_iters: 20, ..Config::default() }
+    Config {
+        cases: if is_full_scale() { 6 } else { 4 },
+        failure_persistence: None,
+        max_shrink_iters: 20,
+        ..Config::default()
+    }
 }
 
 /// As text with all bits of its floats: the text of a float is read as the same float.
@@ -224,7 +233,9 @@ fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
         "SELECT percentile(a, 90) FROM m GROUP BY time(100s), host",
     ];
     let (mut ended, mut whole) = ([0; LIMITS.len()], 0);
-    let steps = std::iter::successors(Some(4000_usize), |it| Some(it + it / 6));
+    let steps = std::iter::successors(Some(4000_usize), |it| {
+        Some(it + it / if is_full_scale() { 12 } else { 6 })
+    });
     for (step, bytes_max) in steps.take_while(|it| *it < 16 << 20).enumerate() {
         for text in texts {
             // The limits grow, so that at some step they equal the buckets, or the rows, of the answer.
