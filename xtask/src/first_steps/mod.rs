@@ -27,7 +27,7 @@ const CLIENTS: [&str; 4] = ["redis-cli", "nbdinfo", "nbdcopy", "curl"];
 /// The texts before a port in the page, whose ports have four digits.
 const BEFORE_PORTS: [&str; 3] = ["port ", "-p ", "127.0.0.1:"];
 
-/// Builds like those of the tests (`profile.test` of the workspace), so that nothing is built a second time.
+/// For a build of the page: as the tests are built (`profile.test` of the workspace), so that little is built again.
 const LIKE_TESTS: (&str, &str) = ("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
 
 /// A program of the page that cargo builds and runs, and where the tests have built it.
@@ -92,8 +92,9 @@ pub(crate) fn run(
 /// Builds the command; reuses the tests' build, if there is one. Its path.
 fn build(root: &Path) -> Outcome<PathBuf> {
     let mut build = Command::new(cargo());
-    build.arg("build").args(programs::selection()).args(["--bin", "coreplane"]);
-    build.env(LIKE_TESTS.0, LIKE_TESTS.1).current_dir(root);
+    // Another profile with the same settings would do, but not with those that a variable gives one of them alone.
+    build.args(["build", "--profile", "test"]).args(programs::selection());
+    build.args(["--bin", "coreplane"]).current_dir(root);
     programs::binary(&mut build, "coreplane")
 }
 
