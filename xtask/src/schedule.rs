@@ -1,5 +1,6 @@
 //! Test programs: first those that start clients or nodes with short deadlines of their own, one after the other; then
-//! the others two at a time, those that mostly wait beside those that compute.
+//! the others two at a time, those that mostly wait beside those that compute, and the longest first, so that both
+//! threads end at about the same time.
 //!
 //! One after the other, as cargo runs them, they leave 30 % of two processors idle: tests wait for servers, for
 //! deadlines and for the last test of their program.
@@ -19,21 +20,26 @@ use crate::tally::Counts;
 const SERVERS: &str = "coreplane-cli";
 
 /// Programs of this package that may run beside others: nothing that they start has a deadline below a minute.
-const BESIDE: [&str; 17] = [
+const BESIDE: [&str; 22] = [
     "block_cuts",
+    "block_device",
     "block_kills",
+    "block_server",
     "command_line",
     "damage",
     "devices",
+    "disks",
     "killed",
     "lost",
     "matrix",
     "ordered",
+    "outputs",
     "poisoned",
     "pools",
     "read_only",
     "refused",
     "remote",
+    "time_series_damage",
     "time_series_kills",
     "truncation",
     "watched",
@@ -47,6 +53,23 @@ const WAITING: [&str; 6] = [
     "coreplane-server",
     "coreplane-mkvs",
     "coreplane-replica",
+];
+
+/// The longest, by package and test: from half a minute on.
+const LONGEST: [(&str, &str); 13] = [
+    ("coreplane-mkvs", "conformance"),
+    ("coreplane-mkvs", "membership"),
+    ("coreplane-mvcc", "crashes"),
+    ("coreplane-replica", "world"),
+    ("coreplane-bptree", "crashes"),
+    ("coreplane-mvcc", "log"),
+    (SERVERS, "block_kills"),
+    ("coreplane-scmkv", "crashes"),
+    ("coreplane-mkvs", "crashes"),
+    ("coreplane-scmkv", "flips"),
+    ("coreplane-replica", "conformance"),
+    ("coreplane-mkvs", "histories"),
+    ("coreplane-mvcc", "conformance"),
 ];
 
 /// A program that runs longer is stopped, and has failed: the longest takes three minutes.
@@ -74,17 +97,18 @@ pub(crate) fn run(
         let ran = one(program, environment, LIMIT);
         show(&name, ran, &mut lock(&counts));
     };
-    let (alone, mut others): (Vec<_>, Vec<_>) =
+    let (alone, others): (Vec<_>, Vec<_>) =
         programs.iter().partition(|(package, test, _)| runs_alone(package, test));
     alone.into_iter().for_each(run_one);
     beside();
-    let rank = |package| WAITING.iter().position(|it| *it == package).unwrap_or(WAITING.len());
-    others.sort_by_key(|(package, ..)| rank(*package));
-    let left = Mutex::new(VecDeque::from(others));
+    let is_long =
+        |(package, test, _): &(&str, &str, &Program)| LONGEST.contains(&(*package, *test));
+    let (long, short): (Vec<_>, Vec<_>) = others.into_iter().partition(is_long);
+    let left = Mutex::new([long, short].map(in_order));
     // One thread takes the first that is left, the other one the last.
     let next = |is_first: bool| {
         let mut left = lock(&left);
-        if is_first { left.pop_front() } else { left.pop_back() }
+        left.iter_mut().find_map(|it| if is_first { it.pop_front() } else { it.pop_back() })
     };
     let work = |is_first: bool| {
         while let Some(program) = next(is_first) {
@@ -96,6 +120,15 @@ pub(crate) fn run(
         work(false);
     });
     counts.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Those that wait most come first.
+fn in_order<'a>(
+    mut programs: Vec<(&'a str, &'a str, &'a Program)>,
+) -> VecDeque<(&'a str, &'a str, &'a Program)> {
+    let rank = |package| WAITING.iter().position(|it| *it == package).unwrap_or(WAITING.len());
+    programs.sort_by_key(|(package, ..)| rank(*package));
+    programs.into()
 }
 
 fn runs_alone(package: &str, test: &str) -> bool {
@@ -204,10 +237,23 @@ mod tests {
     /// One that has another name by now would run alone.
     #[test]
     fn every_program_that_may_run_beside_others_is_there() {
-        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli/tests");
         for name in BESIDE {
-            assert!(tests.join(format!("{name}.rs")).is_file(), "{name}");
+            assert!(is_program(SERVERS, name), "{name}");
         }
+    }
+
+    #[test]
+    fn every_program_that_is_long_is_there() {
+        for (package, name) in LONGEST {
+            assert!(is_program(package, name), "{package} {name}");
+        }
+    }
+
+    fn is_program(package: &str, name: &str) -> bool {
+        let package = package.strip_prefix("coreplane-").unwrap();
+        let tests =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(package).join("tests");
+        tests.join(format!("{name}.rs")).is_file() || tests.join(name).join("main.rs").is_file()
     }
 
     #[test]
