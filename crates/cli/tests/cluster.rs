@@ -5,7 +5,7 @@
 //! when a client has read it. A read that begins after that must find it, or a later one. A writer may use any
 //! server: followers forward commands.
 //!
-//! Six rounds, or as many as `COREPLANE_KILL_ROUNDS` says; sixty at `COREPLANE_TEST_SCALE=full`.
+//! Three rounds, or as many as `COREPLANE_KILL_ROUNDS` says; sixty at `COREPLANE_TEST_SCALE=full`.
 
 #[path = "cluster/backups.rs"]
 mod backups;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn rounds() -> u64 {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let asked = std::env::var("COREPLANE_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
-    asked.unwrap_or(if is_full { 60 } else { 6 })
+    asked.unwrap_or(if is_full { 60 } else { 3 })
 }
 
 fn connect(port: u16) -> Outcome<Client> {

@@ -448,12 +448,13 @@ fn a_killed_process_loses_nothing() {
 /// Some missing flushes or fences may be harmless; most are not.
 #[test]
 fn a_flush_or_a_fence_that_is_missing_is_found() {
-    let places = (20..200).step_by(9);
+    let (step, least) = if is_full_scale() { (9, 8) } else { (36, 2) };
+    let places = (20..200).step_by(step);
     let faults: [(&str, Vec<Fault>, usize); 4] = [
         ("all flushes", vec![Fault::DropEveryFlush], 1),
         ("all fences", vec![Fault::DropEveryFence], 1),
-        ("a flush", places.clone().map(Fault::DropFlush).collect(), 8),
-        ("a fence", places.map(Fault::DropFence).collect(), 8),
+        ("a flush", places.clone().map(Fault::DropFlush).collect(), least),
+        ("a fence", places.map(Fault::DropFence).collect(), least),
     ];
     for (what, faults, least) in faults {
         let caught = faults.into_iter().filter(|fault| {
