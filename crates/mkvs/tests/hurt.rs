@@ -7,6 +7,7 @@ mod shelf;
 use coreplane_engine::{Engine, Error, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, TimeSource};
 use coreplane_mvcc::MapKind;
+use memchr::memmem;
 use shelf::sample::{FRESH, at, created, opened, put, standing};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeSet;
@@ -91,10 +92,9 @@ impl Part {
             _ => self.value(number).into_iter().take(40).collect(),
         };
         let pool = std::fs::read(shelf.path(place)).expect("read");
-        let found = pool.windows(needle.len()).enumerate().filter(|(_, it)| *it == needle);
         let file = std::fs::File::options().write(true).open(shelf.path(place)).expect("open");
         let mut damaged = 0;
-        for (found, _) in found {
+        for found in memmem::find_iter(&pool, &needle) {
             let (offset, bit) = match self {
                 Self::KeysPage | Self::ValuesPage => (found / PAGE * PAGE + 4, 1),
                 Self::Head(_) => (head_of(&pool, found, self.key(number).len()) + 6, 2),
@@ -197,7 +197,7 @@ fn a_device_that_cannot_tell_what_is_damaged_is_left_out() {
         let path = shelf.path(at(0, device));
         let pool = std::fs::read(&path).expect("read");
         let file = std::fs::File::options().write(true).open(&path).expect("open");
-        for (found, _) in pool.windows(key.len()).enumerate().filter(|(_, it)| *it == key) {
+        for found in memmem::find_iter(&pool, &key) {
             if !pool[found..].starts_with(&record) {
                 file.write_at(&[pool[found] ^ 1], found as u64).expect("write");
             }

@@ -5,6 +5,7 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Entry, Error, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, MemberState, Options};
+use memchr::memmem;
 use shelf::sample::{FRESH, at, created, numbered as key, opened, put, standing};
 use shelf::{Kind, Shelf};
 use std::os::unix::fs::FileExt as _;
@@ -176,7 +177,7 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
             let path = shelf.path(at(0, device));
             let pool = std::fs::read(&path).expect("read");
             let needle = [&b"lll"[..], &key(7)].concat();
-            let found = pool.windows(needle.len()).position(|it| it == needle).expect("the rest");
+            let found = memmem::find(&pool, &needle).expect("the rest");
             let file = std::fs::File::options().write(true).open(&path).expect("open");
             // The kind of the page.
             let place = found / PAGE * PAGE + 4;

@@ -12,6 +12,7 @@ use coreplane_mvcc::{MapEngine, MapKind};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use gate::{Gate, Power};
+use memchr::memmem;
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -148,9 +149,8 @@ impl Shelf {
     pub(crate) fn damage(&self, place: Position, needle: &[u8]) -> usize {
         let pool = std::fs::read(self.path(place)).expect("read");
         let file = std::fs::File::options().write(true).open(self.path(place)).expect("open");
-        let found = pool.windows(needle.len()).enumerate().filter(|(_, it)| *it == needle);
         let mut flipped = 0;
-        for (offset, _) in found {
+        for offset in memmem::find_iter(&pool, needle) {
             file.write_at(&[needle[2] ^ 4], offset as u64 + 2).expect("write");
             flipped += 1;
         }
