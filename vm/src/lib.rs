@@ -27,6 +27,8 @@ use machine::{Boot, Machine};
 /// An answer or a reason, for people.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
+/// The directory of the machine's parts, in the workspace.
+const PLACE: &str = "target/vm";
 /// Acknowledged operations after which the plug may be pulled.
 const ENOUGH: u64 = 20_000;
 /// The longest time under load before the plug is pulled.
@@ -85,9 +87,8 @@ pub fn run(root: &Path, build: &Build<'_>, arguments: &[String]) -> Outcome<Verd
     if let Some(unknown) = arguments.iter().find(|argument| *argument != "--probe") {
         return Err(format!("vm: unknown argument {unknown}").into());
     }
-    let place = root.join("target/vm");
-    std::fs::create_dir_all(&place)?;
-    let kernel = match packages::prepare(&place)? {
+    let place = root.join(PLACE);
+    let kernel = match fetch(root)? {
         Ok(kernel) => kernel,
         Err(why) => return Ok(Verdict::Skipped(why)),
     };
@@ -103,6 +104,21 @@ pub fn run(root: &Path, build: &Build<'_>, arguments: &[String]) -> Outcome<Verd
     }
     println!("vm: {:.1} s in all", started.elapsed().as_secs_f32());
     Ok(Verdict::Passed)
+}
+
+/// Installs and fetches the parts of the machine, which [`run`] does otherwise: beside other work, if called before.
+///
+/// # Errors
+///
+/// Those of the file system. A machine that is not available is none: [`run`] says why.
+pub fn prepare(root: &Path) -> Outcome<()> {
+    fetch(root).map(|_kernel| ())
+}
+
+fn fetch(root: &Path) -> Outcome<Result<packages::Kernel, String>> {
+    let place = root.join(PLACE);
+    std::fs::create_dir_all(&place)?;
+    packages::prepare(&place)
 }
 
 /// The parts that the boots share.

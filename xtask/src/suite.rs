@@ -26,7 +26,10 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
         // Downloads, beside the compiler's work.
         let installation = scope.spawn(|| {
             let mut tally = Tally::new();
-            (clients(root, Toolchains::AsBuilt, &mut tally), tally)
+            let clients = clients(root, Toolchains::AsBuilt, &mut tally);
+            // If that fails its stage says why.
+            let _is_ready = !quick && coreplane_vm::prepare(root).is_ok();
+            (clients, tally)
         });
         if !quick {
             check::run(root, &mut tally);
