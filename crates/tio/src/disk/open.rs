@@ -75,8 +75,9 @@ impl Disk {
             pools.iter().rev().try_for_each(|pool| Volume::finish_making(pool, geometry))
         };
         if let Err(error) = make() {
-            // The removed pools did not belong to a disk yet.
-            let made = pools.iter().filter_map(|pool| pool.path());
+            // The removed pools did not belong to a disk yet. The first one last, as of remains: a removal that is
+            // cut off goes on with the next making.
+            let made = pools.iter().rev().filter_map(|pool| pool.path());
             made.for_each(|path| drop(std::fs::remove_file(path)));
             if is_made {
                 drop(std::fs::remove_dir(path));

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::queue::{Group, Job, overlap};
 use crate::tio::{Op, Source, Tio};
 use crate::volume::{Change, Failed, Volume};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,32 +63,42 @@ impl Shared {
         }
     }
 
-    /// Executes successive requests together up to one that is apart, which is executed in pieces. So is one with
-    /// which their zeroes would be more than a queue set may make at once.
+    /// Executes requests step by step: as many successive ones as queue sets may make before they turn to others, or
+    /// one that is apart, in pieces.
     fn run_in_order(&self, mut tios: &mut [Tio], mut places: &[Where]) {
-        loop {
-            let count = self.together(tios, places);
-            let (together, rest) = tios.split_at_mut(count);
-            let (places_together, rest_places) = places.split_at(count);
-            self.run_whole(together, places_together);
-            self.commit_some(together, places_together);
-            let Some((tio, others)) = rest.split_first_mut() else { return };
-            if tio.outcome.is_ok() {
-                self.run_pieces(tio);
+        while !tios.is_empty() {
+            let count = self.together(tios, places).max(1);
+            let (step, later) = tios.split_at_mut(count);
+            let (step_places, later_places) = places.split_at(count);
+            match step {
+                [tio] if step_places == [Where::Apart] => {
+                    if tio.outcome.is_ok() {
+                        self.run_pieces(tio);
+                    }
+                }
+                _ => {
+                    self.run_step(step, step_places);
+                    self.commit_some(step, step_places);
+                }
             }
-            (tios, places) = (others, rest_places.get(1..).unwrap_or_default());
+            (tios, places) = (later, later_places);
         }
     }
 
-    /// The number of requests up to the first that is apart.
+    /// The number of requests up to the first that is apart, or with which a partition would have more changes than
+    /// its queue set makes at once.
     fn together(&self, tios: &[Tio], places: &[Where]) -> usize {
-        let (most, mut zeroes) = (self.most_of(Op::Zero), 0_u64);
-        let apart = tios.iter().zip(places).position(|(tio, place)| {
-            let of_zero = if tio.op == Op::Zero { tio.len } else { 0 };
-            zeroes = zeroes.saturating_add(of_zero);
-            *place == Where::Apart || (of_zero > 0 && zeroes > most)
-        });
-        apart.unwrap_or(places.len())
+        let mut changed: SmallVec<[u64; 8]> = smallvec![0_u64; self.volumes.len()];
+        let ends = |(tio, place): (&Tio, &Where)| match *place {
+            Where::Apart => true,
+            Where::In(partition) if tio.op != Op::Read => {
+                let Some(sum) = changed.get_mut(partition) else { return true };
+                *sum = sum.saturating_add(tio.len);
+                *sum > self.most_of(tio.op)
+            }
+            Where::Nowhere | Where::In(_) => false,
+        };
+        tios.iter().zip(places).position(ends).unwrap_or(places.len())
     }
 
     fn check(&self, tio: &Tio) -> Result<()> {
@@ -154,15 +164,16 @@ impl Shared {
         }
         let places: SmallVec<[Where; 8]> =
             pieces.iter().map(|piece| self.place_of(piece)).collect();
-        let count = usize::try_from(most / extent_len).unwrap_or(usize::MAX).max(1);
-        for (pieces, places) in pieces.chunks_mut(count).zip(places.chunks(count)) {
-            if tio.op != Op::Read {
-                self.make_room(places, most);
-            }
-            self.run_whole(pieces, places);
-            if pieces.iter().any(|piece| piece.outcome.is_err()) {
+        let (mut left, mut left_places) = (&mut pieces[..], &places[..]);
+        while !left.is_empty() {
+            let count = self.together(left, left_places).max(1);
+            let (step, later) = left.split_at_mut(count);
+            let (step_places, later_places) = left_places.split_at(count);
+            self.run_step(step, step_places);
+            if step.iter().any(|piece| piece.outcome.is_err()) {
                 break;
             }
+            (left, left_places) = (later, later_places);
         }
         self.commit_some(&mut pieces, &places);
         if tio.op == Op::Read {
@@ -173,17 +184,21 @@ impl Shared {
         tio.outcome = failed.map_or(Ok(()), Err);
     }
 
-    /// Commits partitions of which the journal has no room for a change of `len` bytes: so that this thread waits, and
-    /// not a queue set.
-    fn make_room(&self, places: &[Where], len: u64) {
+    /// Executes the requests of a step. A partition whose journal has no room for its changes is committed before, so
+    /// that this thread waits, and not a queue set.
+    fn run_step(&self, tios: &mut [Tio], places: &[Where]) {
         for (number, volume) in self.volumes.iter().enumerate() {
-            if places.contains(&Where::In(number)) {
-                let sectors = len / u64::from(volume.geometry().sector_len);
-                let count = usize::try_from(sectors).unwrap_or(usize::MAX);
-                // The write that follows reports a failure.
-                let _has_room = volume.make_room(count).is_ok();
-            }
+            let sector_len = u64::from(volume.geometry().sector_len);
+            let sectors = |tio: &Tio| {
+                let Range { start, end } = tio.range();
+                (end.div_ceil(sector_len) - start / sector_len) as usize
+            };
+            let all = tios.iter().zip(places);
+            let its = all.filter(|(tio, it)| tio.op != Op::Read && **it == Where::In(number));
+            // The write that follows reports a failure.
+            let _has_room = volume.make_room(its.map(|(tio, _)| sectors(tio)).sum()).is_ok();
         }
+        self.run_whole(tios, places);
     }
 
     /// Executes requests, each of which is for at most one partition.
@@ -356,19 +371,22 @@ mod tests {
     use crate::disk::{Disk, Options};
 
     #[test]
-    fn zeroes_are_together_up_to_the_limit_of_one() {
+    fn changes_of_a_partition_are_together_up_to_the_limit_of_one() {
         let place = tempfile::tempdir().expect("a place");
-        let options = Options { size: 64 << 20, partitions: 1, ..Options::default() };
+        let options = Options { size: 64 << 20, partitions: 2, ..Options::default() };
         let disk = Disk::create(&place.path().join("disk"), &options).expect("a disk");
         let most = disk.shared.most_of(Op::Zero);
-        let together = |lens: &[u64]| {
-            let mut tios: Vec<Tio> = lens.iter().map(|len| Tio::zero(0, *len)).collect();
-            // Writes do not count.
-            tios.push(Tio::write(0, vec![1; 4096]));
-            disk.shared.together(&tios, &vec![Where::In(0); tios.len()])
+        let together = |partitions: usize, tios: Vec<Tio>| {
+            let places: Vec<Where> = (0..tios.len()).map(|it| Where::In(it % partitions)).collect();
+            disk.shared.together(&tios, &places)
         };
-        assert_eq!(together(&[most; 16]), 1);
-        assert_eq!(together(&[most / 4; 16]), 4);
-        assert_eq!(together(&[most / 4; 4]), 5);
+        let zeroes = |count| (0..count).map(|_| Tio::zero(0, most / 4));
+        assert_eq!(together(1, zeroes(16).collect()), 4);
+        assert_eq!(together(2, zeroes(16).collect()), 8);
+        // A write is a change, and a read is none.
+        let write = || Tio::write(0, vec![1; 4096]);
+        assert_eq!(together(1, [write()].into_iter().chain(zeroes(16)).collect()), 4);
+        assert_eq!(together(1, zeroes(4).chain([Tio::read(0, most)]).collect()), 5);
+        assert_eq!(together(1, vec![Tio::zero(0, most), write()]), 1);
     }
 }

@@ -6,6 +6,7 @@ use crate::balance::Policy;
 use crate::tio::{Source, Tio};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SECTOR: u64 = 4096;
@@ -169,6 +170,34 @@ fn writers_that_waited_for_a_commit_do_not_commit_again() {
         drop(commits);
     });
     assert_eq!(volume.pool().space().syncs() - before, 3, "one commit");
+}
+
+/// The client of the writes waits, and nobody else.
+#[test]
+fn many_writes_of_one_client_do_not_stop_their_set_for_a_commit() {
+    let place = tempfile::tempdir().expect("a place");
+    let disk = disk_on_file(&place);
+    let volume = &disk.shared.volumes[0];
+    let commits = volume.hold_commits();
+    let is_read = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let write = |it: u64| Tio::write(it * 64 * SECTOR, vec![7; 64 * SECTOR as usize]);
+            let mut tios: Vec<Tio> = (0..16).map(write).collect();
+            disk.run(&Source::of_connection(0), &mut tios);
+            assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
+        });
+        until(|| volume.has_block(127));
+        // Time for the writes to come to the commit that is held.
+        std::thread::sleep(Duration::from_millis(100));
+        scope.spawn(|| {
+            let mut tios = [Tio::read(0, SECTOR)];
+            disk.run(&Source::of_connection(1), &mut tios);
+            is_read.store(tios[0].bytes[0] == 7, Ordering::SeqCst);
+        });
+        until(|| is_read.load(Ordering::SeqCst));
+        drop(commits);
+    });
 }
 
 /// Requests of others come in between.
