@@ -11,7 +11,7 @@ pub(crate) struct Failing<'d>(&'d Device);
 
 impl Drop for Failing<'_> {
     fn drop(&mut self) {
-        self.0.failing.fetch_sub(1, Ordering::SeqCst);
+        self.0.failures_over.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Drained {
 impl Device {
     /// The device is about to be left out, until the returned value is dropped.
     pub(crate) fn fail(&self) -> Failing<'_> {
-        self.failing.fetch_add(1, Ordering::SeqCst);
+        self.failures.fetch_add(1, Ordering::SeqCst);
         Failing(self)
     }
 
@@ -44,7 +44,12 @@ impl Device {
 
     /// True if it is about to be left out.
     pub(crate) fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::SeqCst) > 0
+        self.failures_over.load(Ordering::SeqCst) < self.failures()
+    }
+
+    /// How often it was about to be left out so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::SeqCst)
     }
 
     /// True if the device still has submitted requests after a moment.

@@ -118,8 +118,9 @@ pub(crate) struct Device {
     beat: CachePadded<AtomicU64>,
     /// Why it failed: the first error.
     why: OnceLock<String>,
-    /// How many threads are about to leave it out.
-    failing: AtomicU32,
+    /// How often a thread was about to leave it out, and how often that was over.
+    failures: AtomicU64,
+    failures_over: AtomicU64,
     /// True if it has not written the membership record in time.
     timed_out: AtomicBool,
     thread: OnceLock<Thread>,
@@ -173,7 +174,8 @@ impl Device {
             is_closed: AtomicBool::new(false),
             beat: CachePadded::new(AtomicU64::new(0)),
             why: OnceLock::new(),
-            failing: AtomicU32::new(0),
+            failures: AtomicU64::new(0),
+            failures_over: AtomicU64::new(0),
             timed_out: AtomicBool::new(false),
             thread: OnceLock::new(),
             processor: Mutex::new(None),

@@ -99,15 +99,21 @@ impl Failover {
     /// If it was the last of its group.
     pub(crate) fn end_membership(&self, device: &Device, why: Option<&Error>) -> Result<()> {
         let (at, mut backoff) = (device.at, Backoff::new());
+        let group = self.keyspace.groups.get(usize::from(at.group));
+        let others = || {
+            let members = group.into_iter().flat_map(|group| group.of(group.members()));
+            members.filter(|it| it.number != at.device)
+        };
+        let failures = || others().map(|it| it.failures()).sum::<u64>();
+        let fails = || others().any(|it| it.is_failing());
         loop {
             let is_primary = self.membership.now().primary_of(at.group) == at.device;
+            let (before, did_fail) = (failures(), fails());
             let demoted = self.try_demote(device, why);
-            let group = self.keyspace.groups.get(usize::from(at.group));
-            let mut others = group.into_iter().flat_map(|group| group.of(group.members()));
-            let fails = |it: &&Arc<Device>| it.number != at.device && it.is_failing();
+            let has_failed = did_fail || fails() || failures() != before;
             // The failing member cannot make a write that the primary has. When its processor has tried to leave,
             // either it has left or the writes that it lacks are noted.
-            if demoted.is_ok() || !is_primary || !others.any(|other| fails(&other)) {
+            if demoted.is_ok() || !is_primary || !has_failed {
                 return demoted;
             }
             backoff.wait();
