@@ -135,7 +135,7 @@ impl<'a> Store<'a> {
     }
 
     /// Adds a delete of every record to `batch`, unless that exceeds the limits.
-    fn keys_to_clear(&self, limits: &Limits, batch: &mut Batch) -> Result<()> {
+    fn keys_to_clear(&mut self, limits: &Limits, batch: &mut Batch) -> Result<()> {
         let mut cursor = 0;
         loop {
             cursor = self.engine.iterate(cursor, 1024, &mut |entry| {
@@ -143,6 +143,8 @@ impl<'a> Store<'a> {
             })?;
             batch.check(limits)?;
             if cursor == 0 {
+                // The batch may be empty, and what was not met deleted a moment ago.
+                self.rest_on_all();
                 return Ok(());
             }
         }

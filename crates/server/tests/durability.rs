@@ -203,6 +203,29 @@ fn transactions_and_batches_wait_as_well() {
     }
 }
 
+/// The store that it finds empty was emptied by a write that a power cut may take back.
+#[test]
+fn a_transaction_that_clears_what_is_empty_waits_as_well() {
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
+    // It is emptied record by record, as a node of a cluster is.
+    engine.set_settling(true);
+    let put = engine.put(b"k", b"v", &WriteOptions::default());
+    assert!(put.expect("put").is_written());
+    let mut deleter = server.connect();
+    deleter.send(b"DEL k\r\n");
+    until_undurable(engine);
+    let mut other = server.connect();
+    assert_eq!(other.say("MULTI"), "+OK\\r\\n");
+    assert_eq!(other.say("FLUSHALL"), "+QUEUED\\r\\n");
+    other.send(b"EXEC\r\n");
+    let (answer, thread) = reply_of(other);
+    assert!(answer.recv_timeout(A_WHILE).is_err(), "told while the record may come back");
+    engine.make_durable();
+    assert_eq!(answer.recv().unwrap(), "*1\\r\\n+OK\\r\\n");
+    thread.join().unwrap();
+}
+
 #[test]
 fn a_medium_that_fails_is_no_ok() {
     let started = start();
