@@ -5,6 +5,7 @@ use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::clients::{ClientInfo, Running};
 use crate::resp::number::parse_i64;
 use crate::session::Answers;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `CLIENT ID`
@@ -130,7 +131,7 @@ pub(super) fn list(call: &mut Call<'_, '_>) -> Answer {
         2 => (true, None),
         4 if is(call.word(2), "TYPE") => (is_normal_type(call.word(3))?, None),
         4.. if is(call.word(2), "ID") => {
-            let ids: Option<Vec<i64>> = call.words.from(3).map(parse_i64).collect();
+            let ids: Option<HashSet<i64>> = call.words.from(3).map(parse_i64).collect();
             (true, Some(ids.ok_or("ERR Invalid client ID")?))
         }
         _ => return Err(SYNTAX.into()),

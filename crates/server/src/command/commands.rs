@@ -33,7 +33,7 @@ pub(super) fn info(call: &mut Call<'_, '_>) -> Answer {
     if call.words.len() == 2 {
         answer_infos(call, listed().map(|command| command.name.as_bytes().to_vec()).collect());
     } else {
-        answer_infos(call, call.words.from(2).map(<[u8]>::to_ascii_lowercase).collect());
+        answer_infos(call, call.names(2)?.map(<[u8]>::to_ascii_lowercase).collect());
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(super) fn docs(call: &mut Call<'_, '_>) -> Answer {
     let names: Vec<Vec<u8>> = if call.words.len() == 2 {
         listed().map(|command| command.name.as_bytes().to_vec()).collect()
     } else {
-        call.words.from(2).map(<[u8]>::to_ascii_lowercase).collect()
+        call.names(2)?.map(<[u8]>::to_ascii_lowercase).collect()
     };
     let found: Vec<_> =
         names.iter().filter_map(|name| Some((name, specification::find(name)?))).collect();

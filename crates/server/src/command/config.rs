@@ -8,7 +8,7 @@ use crate::parameters::{PARAMETERS, Parameter};
 pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
     // A parameter that is requested by name is answered under the name that the client wrote.
     let mut wanted: Vec<(&Parameter, &[u8])> = Vec::new();
-    for pattern in call.words.from(2) {
+    for pattern in call.names(2)? {
         let is_pattern = pattern.iter().any(|byte| b"[*?".contains(byte));
         for parameter in PARAMETERS {
             let name = parameter.name.as_bytes();

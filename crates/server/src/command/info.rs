@@ -61,7 +61,7 @@ const SECTIONS: &[Section] = &[
 
 /// `INFO [section ...]`
 pub(super) fn info(call: &mut Call<'_, '_>) -> Answer {
-    let text = info_text(call.host, call.words.from(1));
+    let text = info_text(call.host, call.names(1)?);
     call.reply.verbatim(&text);
     Ok(())
 }

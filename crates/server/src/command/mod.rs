@@ -242,6 +242,15 @@ impl<'a> Call<'a, '_> {
     }
 
     /// The complaint that there are too many or too few words.
+    /// The words from `index` on, as names of what the server has few of: the answer to very many is very long.
+    fn names(
+        &self,
+        index: usize,
+    ) -> Result<impl ExactSizeIterator<Item = &'a [u8]> + use<'a>, Failure> {
+        let names = self.words.from(index);
+        if names.len() > NUMBERS { Err("ERR too many names".into()) } else { Ok(names) }
+    }
+
     fn wrong_arity(&self) -> Failure {
         wrong_arity(self.name)
     }
