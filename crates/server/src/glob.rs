@@ -1,8 +1,30 @@
 //! Patterns as in `KEYS h?ll*`, with the corner cases of Redis's own matcher.
 
-/// True if `text` matches `pattern`: `*`, `?`, `[abc]`, `[a-c]`, `[^a]`, and `\` before a byte
-/// that is meant literally.
-pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
+/// A pattern of `*`, `?`, `[abc]`, `[a-c]`, `[^a]`, and `\` before a byte that is meant literally.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pattern<'a>(&'a [u8]);
+
+impl<'a> Pattern<'a> {
+    const LEN_MAX: usize = 1024;
+
+    /// A pattern, unless it is so long that one match with a long key would keep other clients waiting.
+    pub(crate) fn new(pattern: &'a [u8]) -> Result<Self, &'static str> {
+        const TOO_LONG: &str = "ERR pattern has more than 1024 bytes";
+        if pattern.len() > Self::LEN_MAX { Err(TOO_LONG) } else { Ok(Self(pattern)) }
+    }
+
+    /// The number of comparisons that a match with a text of `len` bytes takes at most.
+    pub(crate) fn comparisons(self, len: usize) -> usize {
+        self.0.len() * len
+    }
+
+    /// True if `text` matches.
+    pub(crate) fn matches(self, text: &[u8], ignore_case: bool) -> bool {
+        matches(self.0, text, ignore_case)
+    }
+}
+
+fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     let fold = |byte: u8| {
         if ignore_case { byte.to_ascii_lowercase() } else { byte }
     };
@@ -19,7 +41,8 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
                 at += 1;
                 continue;
             }
-            Some(_) if seen == text.len() => None,
+            // The part of the pattern behind the last star is longer than the rest of the text.
+            Some(_) if seen == text.len() => return false,
             Some(b'?') => Some(at + 1),
             Some(b'[') => class(pattern, at + 1, text[seen], fold),
             Some(b'\\') if at + 1 < pattern.len() => {

@@ -2,7 +2,8 @@
 
 mod wire;
 
-use coreplane_conformance::model::ModelEngine;
+use coreplane_conformance::model::{LIMITS, ModelEngine};
+use coreplane_engine::Limits;
 use coreplane_server::{Config, OutputLimit};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -176,41 +177,44 @@ fn keys_and_values_over_the_limits_of_the_engine_are_errors() {
     assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
 }
 
+/// Twice, to none of them before, and the second time in steps, as a node of a cluster does.
 #[test]
-fn many_keys_are_deleted_whatever_a_batch_may_hold() {
-    let limits =
-        coreplane_engine::Limits { batch_len_max: 10, ..coreplane_conformance::model::LIMITS };
-    let engine = ModelEngine::new().bounded_by(limits);
-    let server = Running::start(config(), Arc::new(engine));
-    let mut wire = server.connect();
-    let keys: Vec<String> = (0..25).map(|key| format!("k{key}")).collect();
-    for key in &keys {
-        wire.say(&format!("SET {key} v"));
+fn many_or_long_keys_are_deleted_whatever_a_batch_may_hold() {
+    for (limits, refusal) in [
+        (Limits { batch_len_max: 10, ..LIMITS }, "batch of 25 changes is over the limit"),
+        (Limits { batch_bytes_max: 50, ..LIMITS }, "batch of 325 bytes of keys and values is over"),
+    ] {
+        let engine = Arc::new(ModelEngine::new().bounded_by(limits));
+        let server = Running::start(config(), Arc::<ModelEngine>::clone(&engine));
+        let mut wire = server.connect();
+        let keys: Vec<String> = (0..25).map(|key| format!("key:{key:08}")).collect();
+        let pairs: Vec<String> = keys.iter().map(|key| format!("{key} w")).collect();
+        let all = keys.join(" ");
+        for is_settling in [false, true] {
+            engine.set_settling(is_settling);
+            for key in &keys {
+                wire.say(&format!("SET {key} v"));
+            }
+            let refused = wire.say(&format!("MSET {}", pairs.join(" ")));
+            assert!(refused.starts_with(&format!("-ERR {refusal}")), "{refused}");
+            assert_eq!(wire.say(&format!("GET {}", keys[0])), "$1\\r\\nv\\r\\n");
+            let first = &keys[0];
+            let deleted = wire.say(&format!("UNLINK {first} {first} none {all} {all}"));
+            assert_eq!(deleted, ":25\\r\\n", "in steps: {is_settling}");
+            assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
+        }
     }
-    let pairs: Vec<String> = keys.iter().map(|key| format!("{key} w")).collect();
-    let refused = wire.say(&format!("MSET {}", pairs.join(" ")));
-    assert!(refused.starts_with("-ERR batch of 25 changes is over the limit"), "{refused}");
-    assert_eq!(wire.say("GET k0"), "$1\\r\\nv\\r\\n");
-    assert_eq!(wire.say(&format!("DEL {}", keys.join(" "))), ":25\\r\\n");
-    assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
 }
 
+/// The limit holds even without the earlier records.
 #[test]
-fn long_keys_are_deleted_whatever_a_batch_may_hold() {
-    let limits =
-        coreplane_engine::Limits { batch_bytes_max: 50, ..coreplane_conformance::model::LIMITS };
-    let engine = ModelEngine::new().bounded_by(limits);
+fn a_transaction_that_clears_more_than_a_batch_may_hold_removes_nothing() {
+    let engine = ModelEngine::new().bounded_by(Limits { batch_bytes_max: 50, ..LIMITS });
     let server = Running::start(config(), Arc::new(engine));
     let mut wire = server.connect();
-    let keys: Vec<String> = (0..25).map(|key| format!("key:{key:08}")).collect();
-    for key in &keys {
-        wire.say(&format!("SET {key} v"));
+    for key in 0..25 {
+        wire.say(&format!("SET key:{key:08} v"));
     }
-    let pairs: Vec<String> = keys.iter().take(4).map(|key| format!("{key} w")).collect();
-    let refused = wire.say(&format!("MSET {}", pairs.join(" ")));
-    assert!(refused.starts_with("-ERR batch of 52 bytes of keys and values is over"), "{refused}");
-    assert_eq!(wire.say(&format!("GET {}", keys[0])), "$1\\r\\nv\\r\\n");
-    // The limit holds even without the earlier records.
     for words in ["MULTI", "FLUSHALL", "SET x 1"] {
         wire.say(words);
     }
@@ -219,17 +223,12 @@ fn long_keys_are_deleted_whatever_a_batch_may_hold() {
     assert!(refused.starts_with(what), "{refused}");
     assert!(refused.contains("nothing was removed: send FLUSHALL alone"), "{refused}");
     assert_eq!(wire.say("DBSIZE"), ":25\\r\\n");
-    let all = keys.join(" ");
-    assert_eq!(wire.say(&format!("UNLINK {all} {all} none")), ":25\\r\\n");
-    assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
 }
 
 /// Only the writes that remain at the end of an `EXEC` count: the last change of each key.
 #[test]
 fn a_transaction_of_more_keys_than_a_batch_may_hold_writes_nothing() {
-    let limits =
-        coreplane_engine::Limits { batch_len_max: 10, ..coreplane_conformance::model::LIMITS };
-    let engine = ModelEngine::new().bounded_by(limits);
+    let engine = ModelEngine::new().bounded_by(Limits { batch_len_max: 10, ..LIMITS });
     let server = Running::start(config(), Arc::new(engine));
     let mut wire = server.connect();
     let mut exec = |keys: u32| {
@@ -248,6 +247,24 @@ fn a_transaction_of_more_keys_than_a_batch_may_hold_writes_nothing() {
     let (answer, len, last) = exec(10);
     assert_eq!(answer, format!("*40\\r\\n{}", "+OK\\r\\n".repeat(40)));
     assert_eq!((len.as_str(), last.as_str()), (":10\\r\\n", "$2\\r\\n39\\r\\n"));
+}
+
+/// A command that names what the server has few of.
+#[test]
+fn the_same_name_over_and_over_is_no_long_answer() {
+    let server = start(config());
+    let mut wire = server.connect();
+    let client = ["client"; 5_000].join(" ");
+    for command in ["COMMAND DOCS", "COMMAND INFO", "CONFIG GET", "INFO"] {
+        let refused = wire.say(&format!("{command} {client}"));
+        assert!(refused.starts_with("-ERR too many names"), "{command}");
+    }
+    assert!(wire.say("COMMAND INFO get get").starts_with("*2\\r\\n*10\\r\\n"));
+    // As long as its match with long keys takes time.
+    let pattern = "*a".repeat(1000);
+    for command in ["KEYS", "SCAN 0 MATCH", "CONFIG GET", "COMMAND LIST FILTERBY PATTERN"] {
+        assert!(wire.say(&format!("{command} {pattern}")).starts_with("-ERR pattern"), "{command}");
+    }
 }
 
 /// What `MULTI` keeps for `EXEC` is bounded as the input of a client is.

@@ -2,7 +2,7 @@
 
 use super::table::{COMMANDS, Command, find};
 use super::{Answer, Call, Failure, SYNTAX, is, specification};
-use crate::glob;
+use crate::glob::Pattern;
 
 /// True unless the command only serves to recognise browsers.
 pub(super) fn is_listed(command: &Command) -> bool {
@@ -78,7 +78,8 @@ pub(super) fn list(call: &mut Call<'_, '_>) -> Answer {
             } else if is(kind, "ACLCAT") {
                 all.filter(|name| is_in_category(name, wanted)).collect()
             } else if is(kind, "PATTERN") {
-                all.filter(|name| glob::matches(wanted, name.as_bytes(), true)).collect()
+                let wanted = Pattern::new(wanted)?;
+                all.filter(|name| wanted.matches(name.as_bytes(), true)).collect()
             } else {
                 return Err(SYNTAX.into());
             }

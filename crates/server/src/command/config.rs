@@ -1,7 +1,7 @@
 //! Parameters.
 
 use super::{Answer, Call, Failure, SYNTAX};
-use crate::glob;
+use crate::glob::Pattern;
 use crate::parameters::{PARAMETERS, Parameter};
 
 /// `CONFIG GET parameter [parameter ...]`
@@ -10,10 +10,11 @@ pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
     let mut wanted: Vec<(&Parameter, &[u8])> = Vec::new();
     for pattern in call.names(2)? {
         let is_pattern = pattern.iter().any(|byte| b"[*?".contains(byte));
+        let parsed = Pattern::new(pattern)?;
         for parameter in PARAMETERS {
             let name = parameter.name.as_bytes();
             let is_new = wanted.iter().all(|(other, _)| other.name != parameter.name);
-            if is_pattern && is_new && glob::matches(pattern, name, true) {
+            if is_pattern && is_new && parsed.matches(name, true) {
                 wanted.push((parameter, name));
             } else if is_new && name.eq_ignore_ascii_case(pattern) {
                 wanted.push((parameter, pattern));

@@ -5,7 +5,7 @@ use super::table::all;
 use super::{Answer, Call};
 use crate::command_counters::CommandTotals;
 use crate::counters::{Counter, LoopCounters, Totals};
-use crate::glob;
+use crate::glob::Pattern;
 use crate::host::Host;
 use crate::{ClusterInfo, Standing};
 use coreplane_engine::{DeviceStats, Stats};
@@ -77,7 +77,7 @@ pub(crate) fn info_text<'a>(host: &Host, names: impl ExactSizeIterator<Item = &'
         for ((section, by_default, _), wanted) in SECTIONS.iter().zip(&mut wanted) {
             *wanted |= is_all
                 || is_default && *by_default
-                || glob::matches(name, section.as_bytes(), true);
+                || Pattern::new(name).is_ok_and(|name| name.matches(section.as_bytes(), true));
         }
     }
     let mut text = String::new();

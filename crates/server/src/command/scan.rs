@@ -9,7 +9,7 @@ use crate::store::Drawn;
 /// `KEYS pattern`, in slices. As long as it takes only one slice it is alone among the event loops; a longer one may
 /// show what others write meanwhile, as `SCAN` does
 pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
-    let wanted = Wanted::new(Some(call.word(1)), true);
+    let wanted = Wanted::new(Some(call.word(1)), true)?;
     let listing = match call.session.continuation.take() {
         Some(Continuation::Listing(listing)) => listing,
         _ => Box::new(Listing::of_all(call.store.leaderships())),
@@ -73,7 +73,7 @@ pub(super) fn scan(call: &mut Call<'_, '_>) -> Answer {
         Some(Continuation::Listing(listing)) => listing,
         _ => Box::new(Listing::from(cursor, count, call.store.leaderships())),
     };
-    let wanted = Wanted::new(pattern, is_kind);
+    let wanted = Wanted::new(pattern, is_kind)?;
     let Some(listing) = list(call, listing, wanted, false)? else { return Ok(()) };
     let mut head = Vec::new();
     let mut reply = Reply { out: &mut head, proto: call.reply.proto };

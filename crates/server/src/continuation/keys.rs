@@ -7,34 +7,41 @@
 //! grows is moved as a whole, which for one large set would take longer than a slice.
 
 use super::Pieces;
-use crate::glob;
+use crate::glob::Pattern;
 use crate::resp::reply::{Proto, Reply};
 use crate::store::Store;
-use coreplane_engine::{Entry, Result};
+use coreplane_engine::{Entry, Result as EngineResult};
 use coreplane_pmem::mutant;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// Records looked at in a step.
+/// Records looked at in a step, at most.
 const STEP: usize = 128;
+/// Comparisons of keys with a pattern in a step of several records.
+const COMPARISONS: usize = 1 << 20;
 
 /// The keys to be listed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     /// None: all.
-    pattern: Option<&'a [u8]>,
+    pattern: Option<Pattern<'a>>,
     /// Records are of the requested kind.
     is_kind: bool,
 }
 
 impl<'a> Wanted<'a> {
     /// Keys that match; none at all unless records, which are strings, are of the requested kind.
-    pub(crate) fn new(pattern: Option<&'a [u8]>, is_kind: bool) -> Self {
-        Self { pattern: pattern.filter(|pattern| *pattern != b"*"), is_kind }
+    pub(crate) fn new(pattern: Option<&'a [u8]>, is_kind: bool) -> Result<Self, &'static str> {
+        let pattern = pattern.filter(|pattern| *pattern != b"*").map(Pattern::new).transpose()?;
+        Ok(Self { pattern, is_kind })
     }
 
     fn has(&self, key: &[u8]) -> bool {
-        self.is_kind && self.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
+        self.is_kind && self.pattern.is_none_or(|pattern| pattern.matches(key, false))
+    }
+
+    fn comparisons(&self, key: &[u8]) -> usize {
+        self.pattern.map_or(0, |pattern| pattern.comparisons(key.len()))
     }
 }
 
@@ -47,6 +54,8 @@ pub(crate) struct Listing {
     cursor: u64,
     /// Records that are still to be read; none: all.
     left: Option<usize>,
+    /// Records in the next step, at most.
+    most: usize,
     listed: Option<Digests>,
     count: usize,
     keys: Pieces,
@@ -66,6 +75,7 @@ impl Listing {
             leadership,
             cursor,
             left: Some(records),
+            most: STEP,
             listed: None,
             count: 0,
             keys: Pieces::default(),
@@ -92,16 +102,22 @@ impl Listing {
     ///
     /// # Errors
     /// As [`Engine::iterate`](coreplane_engine::Engine::iterate).
-    pub(crate) fn step(&mut self, store: &mut Store<'_>, wanted: Wanted<'_>) -> Result<bool> {
+    pub(crate) fn step(&mut self, store: &mut Store<'_>, wanted: Wanted<'_>) -> EngineResult<bool> {
         if self.is_listed {
             return Ok(self.end(store));
         }
         let Self { left, listed, count, keys, .. } = self;
         self.has_begun = true;
         let (mut met, mut shown, mut bytes) = (0, 0, Vec::new());
-        let most = left.map_or(STEP, |left| left.min(STEP));
+        let most = left.map_or(self.most, |left| left.min(self.most));
+        let (mut comparisons, mut is_too_much) = (0, false);
         let next = store.iterate(self.cursor, most, &mut |entry: Entry<'_>| {
             met += 1;
+            comparisons += wanted.comparisons(entry.key);
+            is_too_much = most > 1 && comparisons > COMPARISONS;
+            if is_too_much {
+                return;
+            }
             let is_listed =
                 wanted.has(entry.key) && listed.as_mut().is_none_or(|listed| listed.add(entry.key));
             if is_listed {
@@ -110,12 +126,18 @@ impl Listing {
                 Reply { out: &mut bytes, proto: Proto::Two }.bulk(entry.key);
             }
         });
-        // A failed step is repeated: keys whose digests were added would not be listed again, so they are kept.
-        if next.is_ok() || listed.is_some() {
+        // Such a step is repeated: keys whose digests were added would not be listed again, so they are kept.
+        if next.is_ok() && !is_too_much || listed.is_some() {
             *count += shown;
             keys.append(|out| out.extend_from_slice(&bytes));
         }
-        self.cursor = next?;
+        let next = next?;
+        if is_too_much {
+            self.most = (most / 4).max(1);
+            return Ok(false);
+        }
+        self.most = (self.most * 2).min(STEP);
+        self.cursor = next;
         if let Some(left) = left {
             // An engine that is not at its end has met as many records as requested, if expired ones are counted.
             *left = left.saturating_sub(if self.cursor == 0 { met } else { met.max(most) });
@@ -220,7 +242,10 @@ mod tests {
             let mut horizon = Horizon::new();
             let mut store = Store::new(&engine, &watched, &mut horizon, true);
             turns += 1;
-            if listing.step(&mut store, Wanted::new(None, true)).expect("a step") {
+            if listing
+                .step(&mut store, Wanted::new(None, true).expect("a pattern"))
+                .expect("a step")
+            {
                 assert!(store.rests, "the answer of {turns} turns waits for nothing");
                 break;
             }
@@ -230,10 +255,34 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_of_the_kind_and_matches() {
-        assert!(Wanted::new(Some(b"*"), true).has(b"any"));
-        assert!(Wanted::new(None, true).has(b"any"));
-        assert!(Wanted::new(Some(b"a*"), true).has(b"any"));
-        assert!(!Wanted::new(Some(b"b*"), true).has(b"any"));
-        assert!(!Wanted::new(None, false).has(b"any"));
+        let has = |pattern: Option<&[u8]>, is_kind| {
+            Wanted::new(pattern, is_kind).expect("a pattern").has(b"any")
+        };
+        assert!(has(Some(b"*"), true) && has(None, true) && has(Some(b"a*"), true));
+        assert!(!has(Some(b"b*"), true) && !has(None, false));
+    }
+
+    /// Whether it is `KEYS`, which remembers what it has listed, or `SCAN`.
+    #[test]
+    fn a_pattern_that_takes_long_is_matched_with_few_keys_in_a_step() {
+        let engine = ModelEngine::new();
+        for number in 0..64_usize {
+            let key = [number.to_le_bytes().as_slice(), &[b'a'; 2000]].concat();
+            let put = engine.put(&key, b"v", &WriteOptions::default()).expect("put");
+            assert!(put.is_written());
+        }
+        let pattern = [&b"*"[..], &[b'a'; 900], b"*"].concat();
+        let wanted = Wanted::new(Some(&pattern), true).expect("a pattern");
+        for mut listing in [Listing::of_all(0), Listing::from(0, 1000, 0)] {
+            let (watched, mut horizon) = (WatchedAbsences::default(), Horizon::new());
+            let mut store = Store::new(&engine, &watched, &mut horizon, true);
+            let mut steps = 1;
+            while !listing.step(&mut store, wanted).expect("a step") {
+                steps += 1;
+            }
+            assert!(listing.count == 64 && (64..400).contains(&steps), "{steps} steps");
+        }
+        let long = vec![b'a'; 2000];
+        assert!(Wanted::new(Some(&long), true).is_err());
     }
 }
