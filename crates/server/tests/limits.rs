@@ -249,6 +249,21 @@ fn a_transaction_of_more_keys_than_a_batch_may_hold_writes_nothing() {
     assert_eq!((len.as_str(), last.as_str()), (":10\\r\\n", "$2\\r\\n39\\r\\n"));
 }
 
+/// Such a value is refused before it is made, whatever `proto-max-bulk-len` is.
+#[test]
+fn a_value_is_not_made_if_the_engine_would_refuse_it() {
+    let engine = ModelEngine::new().bounded_by(Limits { value_len_max: 1000, ..LIMITS });
+    let server = Running::start(config(), Arc::new(engine));
+    let mut wire = server.connect();
+    assert_eq!(wire.say("CONFIG SET proto-max-bulk-len 1099511627776"), "+OK\\r\\n");
+    assert_eq!(wire.say("SETRANGE k 990 0123456789"), ":1000\\r\\n");
+    for command in ["SETRANGE k 1000 x", "APPEND k x", "SETRANGE k 1000000000000 x"] {
+        let refused = wire.say(command);
+        assert!(refused.starts_with("-ERR string exceeds maximum allowed size"), "{refused}");
+    }
+    assert_eq!(wire.say("STRLEN k"), ":1000\\r\\n");
+}
+
 /// A command that names what the server has few of.
 #[test]
 fn the_same_name_over_and_over_is_no_long_answer() {

@@ -1,8 +1,8 @@
 //! Whole strings and parts of them.
 
-use super::{Answer, Call, Failure};
+use super::{Answer, Call};
 use crate::resp::reply::Reply;
-use coreplane_engine::{Mutation, Record, UnixMillis, Value};
+use coreplane_engine::{Mutation, Record, Value};
 use std::sync::atomic::Ordering;
 
 /// `GET key`
@@ -42,71 +42,64 @@ pub(super) fn answer_old(reply: &mut Reply<'_>, start: usize, record: Option<Rec
 /// `APPEND key value`
 pub(super) fn append(call: &mut Call<'_, '_>) -> Answer {
     let tail = call.word(2);
-    let limit = string_len_max(call);
-    let mut outcome = Ok(0);
-    call.store.modify(call.word(1), &mut |record| {
-        let (mut value, expires_at) = taken(record, tail.len());
-        if value.len() as u64 + tail.len() as u64 > limit {
-            outcome = Err(too_long());
-            return Mutation::Keep;
-        }
-        value.extend_from_slice(tail);
-        outcome = Ok(value.len());
-        Mutation::Put { value, expires_at }
-    })?;
-    let len = outcome?;
-    call.reply.count(len);
-    Ok(())
+    rewrite(call, &|len| len.saturating_add(tail.len()), &|value| value.extend_from_slice(tail))
 }
 
 /// `SETRANGE key offset value`
 pub(super) fn set_range(call: &mut Call<'_, '_>) -> Answer {
     let offset = call.integer(2)?;
     let patch = call.word(3);
-    let Ok(offset) = u64::try_from(offset) else {
+    let Ok(offset) = usize::try_from(offset) else {
         return Err("ERR offset is out of range".into());
     };
-    let limit = string_len_max(call);
-    let end = offset.saturating_add(patch.len() as u64);
+    if patch.is_empty() {
+        return length(call);
+    }
+    let end = offset.saturating_add(patch.len());
+    rewrite(call, &|_| end, &|value| {
+        value.resize(value.len().max(end), 0);
+        value[offset..end].copy_from_slice(patch);
+    })
+}
+
+/// Writes a copy of the value of the key as `change` makes it, and answers with its length. The change needs as many
+/// bytes as `needed` says for a value of so many. A string that is too long is refused before it is made.
+fn rewrite(
+    call: &mut Call<'_, '_>,
+    needed: &dyn Fn(usize) -> usize,
+    change: &dyn Fn(&mut Vec<u8>),
+) -> Answer {
+    // Other clients wait while a copy of so many bytes is made.
+    const CHARGED: usize = 64 << 10;
+    let (key, host) = (call.word(1), call.host);
+    let bulk_len_max = host.settings.bulk_len_max.load(Ordering::Relaxed);
+    let value_len_max = host.engine.limits().value_len_max;
+    let Call { store, slice, .. } = call;
     let mut outcome = Ok(0);
-    call.store.modify(call.word(1), &mut |record| {
-        if patch.is_empty() {
-            outcome = Ok(record.map_or(0, |record| record.value.len()));
+    store.modify(key, &mut |record| {
+        let len = record.as_ref().map_or(0, |record| record.value.len());
+        let needed = needed(len);
+        if needed as u64 > bulk_len_max {
+            outcome = Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+            return Mutation::Keep;
+        } else if needed > value_len_max {
+            outcome = Err("ERR string exceeds maximum allowed size (of a value in this store)");
             return Mutation::Keep;
         }
-        let Some(end) = usize::try_from(end).ok().filter(|_| end <= limit) else {
-            outcome = Err(too_long());
-            return Mutation::Keep;
-        };
-        let (mut value, expires_at) = taken(record, 0);
-        if value.len() < end {
-            value.resize(end, 0);
+        if len.max(needed) > CHARGED {
+            slice.charge();
         }
-        value[end - patch.len()..end].copy_from_slice(patch);
+        let mut value = Vec::with_capacity(len.max(needed));
+        let expires_at = record.and_then(|record| {
+            record.value.append_to(&mut value);
+            record.expires_at
+        });
+        change(&mut value);
         outcome = Ok(value.len());
         Mutation::Put { value, expires_at }
     })?;
-    let len = outcome?;
-    call.reply.count(len);
+    call.reply.count(outcome?);
     Ok(())
-}
-
-/// A copy of the record's value with room for `more` bytes, and its expiry.
-fn taken(record: Option<Record<'_>>, more: usize) -> (Vec<u8>, Option<UnixMillis>) {
-    let Some(record) = record else {
-        return (Vec::with_capacity(more), None);
-    };
-    let mut value = Vec::with_capacity(record.value.len() + more);
-    record.value.append_to(&mut value);
-    (value, record.expires_at)
-}
-
-fn string_len_max(call: &Call<'_, '_>) -> u64 {
-    call.host.settings.bulk_len_max.load(Ordering::Relaxed)
-}
-
-fn too_long() -> Failure {
-    "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into()
 }
 
 /// `GETRANGE key start end`, `SUBSTR key start end`
