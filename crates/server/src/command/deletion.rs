@@ -9,7 +9,6 @@
 
 use super::{Answer, Call, Failure, engine_error_text};
 use crate::continuation::{Continuation, Deletion};
-use crate::resp::frame::Words;
 use coreplane_engine::{Batch, Error, Limits};
 
 /// Limits of a step, in keys and bytes: it delays a heartbeat by no more than a large value does.
@@ -30,10 +29,11 @@ pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
     call.slice.charge();
     let limits = call.host.engine.limits();
     let step = step_of(&limits);
-    let keys: Vec<&[u8]> = call.words.from(1).collect();
     let goes_in_steps = call.host.engine.settles_by_itself() && !call.store.keeps_back();
-    let is_one = keys.len() <= step.0 && bytes_of(&keys) <= step.1;
+    let is_one = call.words.len() - 1 <= step.0
+        && call.words.from(1).map(<[u8]>::len).sum::<usize>() <= step.1;
     if is_one || !goes_in_steps {
+        let keys: Vec<&[u8]> = call.words.from(1).collect();
         match delete_at_once(call, &keys, &limits) {
             // As many records as are deleted need space until the entry is applied.
             Err(Error::NoSpace { .. }) if goes_in_steps => {}
@@ -43,8 +43,8 @@ pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
             }
         }
     }
-    let (order, leadership) = (each_once(call.words), call.host.engine.leaderships());
-    go_on(call, Deletion { order, leadership, ..Deletion::default() })
+    let leadership = call.host.engine.leaderships();
+    go_on(call, Deletion { next: 1, deleted: 0, leadership })
 }
 
 /// Keys of a step, and their bytes, at most.
@@ -85,7 +85,7 @@ fn delete_at_once(
 
 /// Executes the next steps.
 fn go_on(call: &mut Call<'_, '_>, mut deletion: Deletion) -> Answer {
-    while deletion.next < deletion.order.len() {
+    while deletion.next < call.words.len() {
         if !call.slice.has_time() {
             return call.suspend(Continuation::Deletion(deletion));
         }
@@ -111,11 +111,14 @@ fn make_step(call: &mut Call<'_, '_>, deletion: &mut Deletion) -> Answer {
         return Err(Error::Indeterminate.into());
     }
     let most = step_of(&host.engine.limits());
-    let left = deletion.order.get(deletion.next..).unwrap_or_default();
-    let keys: Vec<&[u8]> = left.iter().take(most.0).map(|at| words.at(*at as usize)).collect();
+    let keys: Vec<&[u8]> = words.from(deletion.next).take(most.0).collect();
     let mut count = fitting(&keys, most.0, most.1);
     let deleted = loop {
-        match store.delete_step(deletion.leadership, keys.get(..count).unwrap_or_default()) {
+        // A key of an earlier step is absent by now, unless another client has made it again.
+        let mut keys = keys.get(..count).unwrap_or_default().to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        match store.delete_step(deletion.leadership, &keys) {
             Err(Error::NoSpace { .. }) if count > 1 => count = (count / 8).max(1),
             deleted => break deleted?,
         }
@@ -137,14 +140,6 @@ pub(super) fn cut_short(deletion: &Deletion, failure: Failure) -> Failure {
         }
         failure => failure,
     }
-}
-
-/// The words from the second on, each key once.
-fn each_once(words: Words<'_>) -> Vec<u32> {
-    let mut order: Vec<u32> = (1..).take(words.len().saturating_sub(1)).collect();
-    order.sort_unstable_by_key(|at| words.at(*at as usize));
-    order.dedup_by_key(|at| words.at(*at as usize));
-    order
 }
 
 fn bytes_of(keys: &[&[u8]]) -> usize {

@@ -83,11 +83,9 @@ impl Continuation {
 }
 
 /// The progress of a deletion of many keys.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Deletion {
-    /// The words that are the keys, each key once.
-    pub order: Vec<u32>,
-    /// How many of them are done, and how many of those existed.
+    /// The next word, and how many keys existed before it.
     pub next: usize,
     pub deleted: usize,
     /// The leadership in which it began.
