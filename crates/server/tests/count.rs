@@ -39,14 +39,25 @@ fn who_asks_for_the_number_waits_for_it_and_holds_up_nobody_else() {
 }
 
 #[test]
-fn a_transaction_gets_the_number_at_once() {
-    let (_engine, server) = start();
+fn a_transaction_waits_for_the_number_before_it_begins() {
+    let (engine, server) = start();
     let mut wire = server.connect();
-    assert_eq!(wire.say("SET a 1"), "+OK\\r\\n");
-    assert_eq!(wire.say("MULTI"), "+OK\\r\\n");
-    assert_eq!(wire.say("DBSIZE"), "+QUEUED\\r\\n");
+    for line in ["WATCH a", "MULTI", "SET b 1", "DBSIZE"] {
+        assert!(wire.say(line).starts_with('+'), "{line}");
+    }
     wire.send(b"EXEC\r\n");
-    assert_eq!(shown(&wire.reply()), "*1\\r\\n:1\\r\\n");
+    let mut other = server.connect();
+    for _ in 0..3 {
+        assert_eq!(other.say("GET b"), "$-1\\r\\n");
+    }
+    assert_eq!(other.say("SET c 1"), "+OK\\r\\n");
+    engine.set_counting(false);
+    assert_eq!(shown(&wire.reply()), "*2\\r\\n+OK\\r\\n:2\\r\\n");
+    // One that does not need it does not wait.
+    engine.set_counting(true);
+    wire.send(b"MULTI\r\nGET b\r\nEXEC\r\n");
+    let replies: Vec<String> = (0..3).map(|_| shown(&wire.reply())).collect();
+    assert_eq!(replies.concat(), "+OK\\r\\n+QUEUED\\r\\n*1\\r\\n$1\\r\\n1\\r\\n");
 }
 
 #[test]

@@ -59,9 +59,9 @@ impl<'a> Turn<'a> {
 }
 
 /// Runs the command of these words; the answer is appended to `out`. True if it depends on a write that is not
-/// durable yet. A command that needs the number of records is postponed until they are counted, unless it is part of
-/// a transaction; the commands of other clients run meanwhile. A command whose slice is over
-/// ([`slice`](crate::slice)) is postponed, too, and then a part of its answer may be in `out`.
+/// durable yet. A command that needs the number of records is postponed until they are counted, and so is an `EXEC`
+/// of one; the commands of other clients run meanwhile. A command whose slice is over ([`slice`](crate::slice)) is
+/// postponed, too, and then a part of its answer may be in `out`.
 pub(crate) fn run(
     turn: &mut Turn<'_>,
     session: &mut Session,
@@ -188,8 +188,7 @@ fn place_here(
         }
         _ => {}
     }
-    session.is_postponed = session.queue.is_none()
-        && place.as_ref().is_ok_and(|(_, command)| command.has(COUNTED))
+    session.is_postponed = place.as_ref().is_ok_and(|(_, command)| is_counted(session, command))
         // The command itself reports an error.
         && matches!(host.engine.try_len(), Ok(None));
     if session.is_postponed {
@@ -234,6 +233,17 @@ fn place_here(
             let held_by = least_pause(session, command);
             session.forwards = Some(Forwarded { name: command.name, leader, held_by });
             None
+        }
+    }
+}
+
+/// True if the command needs the number of records to run now.
+fn is_counted(session: &Session, command: &Command) -> bool {
+    match &session.queue {
+        None => command.has(COUNTED),
+        Some(queue) => {
+            let is_counted = |index: usize| COMMANDS.get(index).is_some_and(|it| it.has(COUNTED));
+            command.name == "exec" && queue.any(is_counted)
         }
     }
 }
