@@ -126,7 +126,7 @@ impl Input {
         if bytes.is_empty() {
             return;
         }
-        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.room(bytes.len()).copy_from_slice(bytes);
         self.end += bytes.len();
     }
 
@@ -151,7 +151,7 @@ impl Input {
         Ok((len, is_full))
     }
 
-    /// At least `len` bytes after those that count.
+    /// The `len` bytes after those that count.
     fn room(&mut self, len: usize) -> &mut [u8] {
         if self.data.len() < self.end + len {
             if self.start > 0 {
@@ -164,7 +164,7 @@ impl Input {
                 self.data.resize(self.data.capacity(), 0);
             }
         }
-        &mut self.data[self.end..]
+        &mut self.data[self.end..self.end + len]
     }
 }
 
@@ -314,3 +314,17 @@ mod tests {
         assert_eq!(input.data.capacity(), 0);
     }
 }
+
+    /// However much memory is left from a long command.
+    #[test]
+    fn input_is_read_bit_by_bit() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let mut stream = Stream::Unix(ours);
+        assert_eq!(theirs.write(&[7; 100_000]).expect("sent"), 100_000);
+        let mut input = Input::default();
+        input.keep(&[0; 1 << 20]);
+        input.consume((1 << 20) - 1);
+        let filled = input.fill(&mut stream, 0).expect("read");
+        assert_eq!(filled, (Input::ROOM_MIN, true));
+        assert_eq!(input.fill(&mut stream, 50_000).expect("read").0, 50_000 - 1 - Input::ROOM_MIN);
+    }
