@@ -80,6 +80,7 @@ pub struct ModelEngine {
     is_settling: AtomicBool,
     reads: AtomicU64,
     interruption: Mutex<Option<Interruption>>,
+    sync_interruption: Mutex<Option<Interruption>>,
     leaderships: AtomicU64,
     /// The logarithm of the number of places, if it has no order.
     places: Option<u32>,
@@ -168,6 +169,7 @@ impl ModelEngine {
             is_settling: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             interruption: Mutex::new(None),
+            sync_interruption: Mutex::new(None),
             leaderships: AtomicU64::new(0),
             places: None,
             looked_at: AtomicU64::new(0),
@@ -219,8 +221,13 @@ impl ModelEngine {
         *self.interruption.lock() = Some(Box::new(interruption));
     }
 
-    fn interrupt(&self) {
-        let interruption = self.interruption.lock().take();
+    /// Runs `interruption` once, at the beginning of the next `sync`.
+    pub fn at_next_sync(&self, interruption: impl FnOnce(&Self) + Send + 'static) {
+        *self.sync_interruption.lock() = Some(Box::new(interruption));
+    }
+
+    fn interrupt(&self, interruption: &Mutex<Option<Interruption>>) {
+        let interruption = interruption.lock().take();
         if let Some(run) = interruption {
             run(self);
         }

@@ -1,6 +1,7 @@
 //! The state that all event loops of a server share.
 
 use crate::clients::Clients;
+use crate::command::engine_error_text;
 use crate::config::Config;
 use crate::connection::Stream;
 use crate::counters::{LoopCounters, Totals};
@@ -11,7 +12,7 @@ use crate::pause::Pause;
 use crate::settings::Settings;
 use crate::slow_log::SlowLog;
 use crate::watch::WatchedAbsences;
-use coreplane_engine::{Deferred, UnixMillis};
+use coreplane_engine::{Deferred, Error, UnixMillis};
 use coreplane_pmem::background;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -59,17 +60,32 @@ impl Port {
     }
 }
 
-/// The results of `BGSAVE` and `SAVE`.
+/// The saves that clients ask for: each makes all writes before its beginning durable, one at a time.
 #[derive(Debug)]
 pub(crate) struct Saves {
-    /// A save runs.
-    pub running: AtomicBool,
+    /// The number of those that have begun.
+    pub begun: u64,
+    /// The number of those that have ended.
+    pub ended: u64,
+    /// Why the last one failed.
+    pub error: Option<String>,
     /// Unix seconds of the last good one, or of the start.
-    pub last: AtomicU64,
-    /// The last one succeeded.
-    pub last_ok: AtomicBool,
-    /// The number of saves.
-    pub done: AtomicU64,
+    pub last: u64,
+}
+
+impl Saves {
+    /// True if one runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.begun > self.ended
+    }
+
+    fn end(&mut self, error: Option<&Error>) {
+        self.ended += 1;
+        self.error = error.map(engine_error_text);
+        if error.is_none() {
+            self.last = UnixMillis::now().0 / 1000;
+        }
+    }
 }
 
 /// Commands a second, sampled by the first loop.
@@ -99,7 +115,7 @@ pub(crate) struct Host {
     pub watched: WatchedAbsences,
     pub ports: Vec<Port>,
     pub addresses: Vec<SocketAddr>,
-    pub saves: Saves,
+    pub saves: Mutex<Saves>,
     pub rate: Rate,
     pub engine_base: EngineBase,
     pub slow_log: SlowLog,
@@ -138,12 +154,7 @@ impl Host {
             watched: WatchedAbsences::default(),
             ports,
             addresses,
-            saves: Saves {
-                running: AtomicBool::new(false),
-                last: AtomicU64::new(started_at.0 / 1000),
-                last_ok: AtomicBool::new(true),
-                done: AtomicU64::new(0),
-            },
+            saves: Saves { begun: 0, ended: 0, error: None, last: started_at.0 / 1000 }.into(),
             rate: Rate::default(),
             engine_base: EngineBase::default(),
             slow_log: SlowLog::default(),
@@ -229,36 +240,27 @@ impl Host {
         *last = Some((now, count));
     }
 
-    /// Makes everything durable now and records the result.
-    pub(crate) fn save(&self) -> coreplane_engine::Result<()> {
-        let result = self.engine.sync();
-        if result.is_ok() {
-            self.saves.last.store(UnixMillis::now().0 / 1000, Ordering::Relaxed);
+    /// Begins a save in a thread of its own; false if one runs.
+    pub(crate) fn begin_save(&self) -> coreplane_engine::Result<bool> {
+        let mut saves = self.saves.lock();
+        if saves.is_running() {
+            return Ok(false);
         }
-        self.saves.last_ok.store(result.is_ok(), Ordering::Relaxed);
-        self.saves.done.fetch_add(1, Ordering::Relaxed);
-        result
-    }
-}
-
-impl Host {
-    /// As [`Host::save`], in a thread of its own; `saves.running` was set by the caller.
-    pub(crate) fn save_in_background(&self) -> coreplane_engine::Result<()> {
         let this = self.this.clone();
         let spawned = background::spawn("coreplane-save", move || {
             if let Some(host) = this.upgrade() {
-                // The result is in `saves`.
-                drop(host.save());
-                host.saves.running.store(false, Ordering::Release);
+                let result = host.engine.sync();
+                host.saves.lock().end(result.as_ref().err());
+                host.ports.iter().for_each(Port::wake);
             }
         });
         match spawned {
-            Ok(_) => Ok(()),
+            Ok(_) => saves.begun += 1,
             Err(source) => {
-                self.saves.running.store(false, Ordering::Release);
-                Err(coreplane_engine::Error::Io { context: "starting a thread".to_owned(), source })
+                return Err(Error::Io { context: "starting a thread".to_owned(), source });
             }
         }
+        Ok(true)
     }
 }
 

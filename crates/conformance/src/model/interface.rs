@@ -107,7 +107,7 @@ impl Engine for ModelEngine {
         let record = cell.as_ref().and_then(|cell| cell.record(ticket));
         let hit = record.is_some();
         record.into_iter().for_each(visit);
-        self.interrupt();
+        self.interrupt(&self.interruption);
         Ok(Found { hit, ticket })
     }
 
@@ -137,7 +137,7 @@ impl Engine for ModelEngine {
         for (index, (cell, ticket)) in cells.iter().enumerate() {
             visit(index, cell.as_ref().and_then(|cell| cell.record(*ticket)));
         }
-        self.interrupt();
+        self.interrupt(&self.interruption);
         self.count_read()?;
         Ok(horizon)
     }
@@ -327,6 +327,7 @@ impl Engine for ModelEngine {
     }
 
     fn sync(&self) -> Result<()> {
+        self.interrupt(&self.sync_interruption);
         self.make_durable();
         let state = self.lock();
         state.is_durable_at(state.appended).map(drop)

@@ -5,27 +5,41 @@
 //! is durable, and no answer says otherwise.
 
 use super::{Answer, Call, Failure, SYNTAX, is};
+use crate::continuation::Continuation;
 use crate::resp::number::parse_i64;
-use std::sync::atomic::Ordering;
 
-/// `LASTSAVE`: when `SAVE` or `BGSAVE` last made all writes durable, or when the server started
+/// `LASTSAVE`: when a save last made all writes durable, or when the server started
 pub(super) fn last_save(call: &mut Call<'_, '_>) -> Answer {
-    let last = call.host.saves.last.load(Ordering::Relaxed);
+    let last = call.host.saves.lock().last;
     call.reply.int(i64::try_from(last).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `SAVE`: makes all earlier writes durable
 pub(super) fn save(call: &mut Call<'_, '_>) -> Answer {
-    if call.host.saves.running.load(Ordering::Acquire) {
-        return Err("ERR Background save already in progress".into());
-    }
-    call.host.save()?;
+    until_saved(call)?;
     call.reply.ok();
     Ok(())
 }
 
-/// `BGSAVE [SCHEDULE]`: the same, in a thread of its own
+/// Goes on when all earlier writes have been made durable: by a save that begins after them, while the event loop
+/// serves others.
+pub(super) fn until_saved(call: &mut Call<'_, '_>) -> Answer {
+    let number = match call.session.continuation.take() {
+        Some(Continuation::Save(number)) => number,
+        _ => call.host.saves.lock().begun + 1,
+    };
+    let saves = call.host.saves.lock();
+    if saves.ended >= number {
+        return saves.error.clone().map_or(Ok(()), |error| Err(error.into()));
+    }
+    drop(saves);
+    call.host.begin_save()?;
+    call.session.continuation = Some(Continuation::Save(number));
+    Err(Failure::Held)
+}
+
+/// `BGSAVE [SCHEDULE]`: begins a save
 pub(super) fn background_save(call: &mut Call<'_, '_>) -> Answer {
     let is_known = match call.words.len() {
         1 => true,
@@ -35,10 +49,9 @@ pub(super) fn background_save(call: &mut Call<'_, '_>) -> Answer {
     if !is_known {
         return Err(SYNTAX.into());
     }
-    if call.host.saves.running.swap(true, Ordering::AcqRel) {
+    if !call.host.begin_save()? {
         return Err("ERR Background save already in progress".into());
     }
-    call.host.save_in_background()?;
     call.reply.status("Background saving started");
     Ok(())
 }
@@ -62,7 +75,8 @@ pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
 /// `WAITAOF numlocal numreplicas timeout`
 ///
 /// Its answer comes after those of all earlier commands of the connection. So when it is sent, they are durable: the
-/// answer is 1 if a power cut cannot undo that. `relaxed` data are made durable first.
+/// answer is 1 if a power cut cannot undo that. `relaxed` data are made durable first, except by a transaction, which
+/// does not wait: its answer is 0.
 pub(super) fn wait_local(call: &mut Call<'_, '_>) -> Answer {
     let local = call.integer(1)?;
     if !(0..=1).contains(&local) {
@@ -72,11 +86,12 @@ pub(super) fn wait_local(call: &mut Call<'_, '_>) -> Answer {
         return Err("ERR value is out of range, must be positive".into());
     }
     timeout(call.word(3))?;
-    if !call.host.config.withholds() {
-        call.host.engine.sync()?;
+    let is_relaxed = !call.host.config.withholds();
+    if is_relaxed && call.may_slice {
+        until_saved(call)?;
     }
     call.reply.array(2);
-    call.reply.truth(call.host.config.power_safe);
+    call.reply.truth(call.host.config.power_safe && (call.may_slice || !is_relaxed));
     call.reply.int(0);
     Ok(())
 }

@@ -156,15 +156,15 @@ fn resident_bytes() -> u64 {
 }
 
 fn persistence(host: &Facts<'_>, text: &mut String) {
-    let saves = &host.saves;
-    let status = if saves.last_ok.load(Ordering::Relaxed) { "ok" } else { "err" };
+    let saves = host.saves.lock();
+    let status = if saves.error.is_none() { "ok" } else { "err" };
     line(text, "loading", 0);
     line(text, "async_loading", 0);
     line(text, "rdb_changes_since_last_save", 0);
-    line(text, "rdb_bgsave_in_progress", u8::from(saves.running.load(Ordering::Relaxed)));
-    line(text, "rdb_last_save_time", get(&saves.last));
+    line(text, "rdb_bgsave_in_progress", u8::from(saves.is_running()));
+    line(text, "rdb_last_save_time", saves.last);
     line(text, "rdb_last_bgsave_status", status);
-    line(text, "rdb_saves", get(&saves.done));
+    line(text, "rdb_saves", saves.ended);
     line(text, "aof_enabled", 0);
     line(text, "aof_rewrite_in_progress", 0);
     line(text, "aof_last_write_status", "ok");

@@ -66,7 +66,7 @@ pub(crate) enum Failure {
     Echoed(Vec<u8>),
     /// In those of the engine.
     Engine(Error),
-    /// Not begun, though it was to: a pause or the end of its client came first.
+    /// To be run again: a pause or the end of its client came before its beginning, or it waits for a save.
     Held,
     /// Not finished yet: its slice is over, and the state for going on is in the session.
     Unfinished,

@@ -1,5 +1,6 @@
 //! The process itself.
 
+use super::durability::until_saved;
 use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::resp::number::parse_f64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,7 +34,7 @@ pub(super) fn shutdown(call: &mut Call<'_, '_>) -> Answer {
         return Err("ERR No shutdown in progress.".into());
     }
     if saves {
-        call.host.save()?;
+        until_saved(call)?;
     }
     call.session.is_dropped = true;
     call.host.end();

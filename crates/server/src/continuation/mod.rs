@@ -11,6 +11,7 @@
 //! | `RANGE` | [`RangePage`] | the same, in the order of keys |
 //! | `MGET`, `EXISTS`, `TOUCH` of many keys | [`ManyKeys`] | others write; the answer is of one moment all the same |
 //! | `DEL`, `UNLINK`, `FLUSHALL` in a cluster | [`Deletion`], [`Clear`] | others see the keys deleted so far |
+//! | `SAVE`, and `WAITAOF` at `relaxed` | [`Continuation::Save`] | others write; the save is that of a thread |
 //!
 //! An answer in the making is in [`Pieces`], since its first bytes say how many elements it has. When it is complete
 //! it goes to the connection's output piece by piece, and no faster than the client takes it.
@@ -43,6 +44,8 @@ pub(crate) enum Continuation {
     Deletion(Deletion),
     /// Every record is removed.
     Clear(Clear),
+    /// The end of the save of this number is awaited.
+    Save(u64),
     /// The answer is complete, and is being moved to the output.
     Answer(Pieces),
 }
@@ -55,7 +58,7 @@ impl Continuation {
             Self::Range(page) => page.bytes(),
             Self::ManyKeys(many) => many.bytes(),
             Self::Answer(pieces) => pieces.len(),
-            Self::Walk(_) | Self::Deletion(_) | Self::Clear(_) => 0,
+            Self::Walk(_) | Self::Deletion(_) | Self::Clear(_) | Self::Save(_) => 0,
         }
     }
 
@@ -66,8 +69,8 @@ impl Continuation {
             Self::Walk(walk) => Some(walk.leadership),
             Self::Range(page) => Some(page.leadership()),
             Self::Deletion(deletion) => Some(deletion.leadership),
-            // These read again all keys that another leader may have written, or remove all records.
-            Self::ManyKeys(_) | Self::Clear(_) | Self::Answer(_) => None,
+            // These read again all keys that another leader may have written, or remove all records, or have none.
+            Self::ManyKeys(_) | Self::Clear(_) | Self::Save(_) | Self::Answer(_) => None,
         }
     }
 
@@ -77,7 +80,7 @@ impl Continuation {
             Self::Answer(_) => true,
             Self::ManyKeys(many) => many.is_complete(),
             Self::Listing(_) | Self::Walk(_) | Self::Range(_) => false,
-            Self::Deletion(_) | Self::Clear(_) => false,
+            Self::Deletion(_) | Self::Clear(_) | Self::Save(_) => false,
         }
     }
 }
