@@ -135,6 +135,8 @@ pub(crate) struct Session {
     /// The memory of the last transaction, for the next one.
     pub spare_queue: Queue,
     pub watches: HashMap<Vec<u8>, Seen>,
+    /// Bytes of memory for them, about.
+    pub watched_bytes: usize,
     pub answers: Answers,
     pub is_closing: bool,
     /// The connection is to be closed without an answer.
@@ -187,6 +189,7 @@ impl Session {
             queue: None,
             spare_queue: Queue::default(),
             watches: HashMap::new(),
+            watched_bytes: 0,
             answers: Answers::default(),
             is_closing: false,
             is_dropped: false,

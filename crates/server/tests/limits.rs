@@ -282,6 +282,23 @@ fn the_same_name_over_and_over_is_no_long_answer() {
     }
 }
 
+/// As what `MULTI` keeps.
+#[test]
+fn a_client_that_watches_without_end_is_cut() {
+    let server = start(Config { query_buffer_max: 1 << 20, ..config() });
+    let mut wire = server.connect();
+    let key = |number: usize| format!("{number:0>10000}");
+    let watched = (0..200).take_while(|at| wire.say(&format!("WATCH {}", key(*at))) == "+OK\\r\\n");
+    let watched = watched.count();
+    assert!((50..110).contains(&watched), "{watched} keys are watched");
+    let mut other = server.connect();
+    for round in 0..3 {
+        let mut watched = (0..40).map(|at| other.say(&format!("WATCH {}", key(40 * round + at))));
+        assert!(watched.all(|answer| answer == "+OK\\r\\n"));
+        assert_eq!(other.say("UNWATCH"), "+OK\\r\\n");
+    }
+}
+
 /// What `MULTI` keeps for `EXEC` is bounded as the input of a client is.
 #[test]
 fn a_transaction_that_never_ends_is_cut() {

@@ -11,6 +11,7 @@ use super::{Answer, Call, Failure, engine_error_text};
 use crate::session::{Seen, Session};
 use crate::watch::WatchedAbsences;
 use coreplane_engine::Error;
+use std::sync::atomic::Ordering;
 
 /// `MULTI`
 pub(super) fn multi(call: &mut Call<'_, '_>) -> Answer {
@@ -33,11 +34,12 @@ pub(super) fn discard(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `WATCH key [key ...]`
+/// `WATCH key [key ...]`: a client that watches more than its input may have is disconnected
 pub(super) fn watch(call: &mut Call<'_, '_>) -> Answer {
     if call.session.queue.is_some() {
         return Err("ERR WATCH inside MULTI is not allowed".into());
     }
+    let memory_max = call.host.settings.query_buffer_max.load(Ordering::Relaxed);
     for key in call.words.from(1) {
         if call.session.watches.contains_key(key) {
             continue;
@@ -54,6 +56,12 @@ pub(super) fn watch(call: &mut Call<'_, '_>) -> Answer {
         }
         result?;
         call.session.watches.insert(key.to_vec(), seen);
+        // An absent key is kept here and in the list of those.
+        call.session.watched_bytes += 2 * (key.len() + size_of::<(Vec<u8>, Seen)>());
+        if call.session.watched_bytes as u64 > memory_max {
+            call.session.is_dropped = true;
+            break;
+        }
     }
     call.session.publish();
     call.reply.ok();
@@ -74,6 +82,7 @@ pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
             watched.leave(&key);
         }
     }
+    session.watched_bytes = 0;
     session.publish();
 }
 
@@ -81,6 +90,7 @@ pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
 fn watches_hold(call: &mut Call<'_, '_>) -> Result<bool, Failure> {
     let mut hold = Ok(true);
     let watches = std::mem::take(&mut call.session.watches);
+    call.session.watched_bytes = 0;
     for (key, was) in watches {
         let now = match was {
             Seen::Absent(..) => {
