@@ -5,6 +5,7 @@ use crate::feed::Feed;
 use crate::output::Output;
 use crate::resp::frame::Parser;
 use crate::session::{Session, UpstreamState};
+use crate::settings::Settings;
 use crate::upstream::Upstream;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
@@ -259,6 +260,12 @@ impl Connection {
         }
     }
 
+    /// True if nothing more is run for it until some of its output has been sent.
+    pub(crate) fn is_paused(&self, settings: &Settings) -> bool {
+        let pause = settings.output_pause_bytes.load(Ordering::Relaxed);
+        self.output.len() as u64 >= self.output_pause(pause)
+    }
+
     /// Bytes of answers that have not been sent, including the answer in the making.
     pub(crate) fn answer_bytes(&self) -> usize {
         let made = self.session.continuation.as_ref().map_or(0, Continuation::bytes);
@@ -313,7 +320,6 @@ mod tests {
         assert!(input.is_empty());
         assert_eq!(input.data.capacity(), 0);
     }
-}
 
     /// However much memory is left from a long command.
     #[test]
@@ -328,3 +334,4 @@ mod tests {
         assert_eq!(filled, (Input::ROOM_MIN, true));
         assert_eq!(input.fill(&mut stream, 50_000).expect("read").0, 50_000 - 1 - Input::ROOM_MIN);
     }
+}

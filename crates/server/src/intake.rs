@@ -64,12 +64,10 @@ impl OutputBounds {
 impl EventLoop {
     /// Reads once, and runs the commands that have arrived.
     pub(crate) fn serve(&mut self, key: usize) {
-        let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let is_paused = connection.output.len() as u64 >= connection.output_pause(pause);
-        if connection.is_closing() || is_paused {
+        if connection.is_closing() || connection.is_paused(&self.host.settings) {
             return;
         }
         self.touch(key);
@@ -93,7 +91,7 @@ impl EventLoop {
             give_up(connection, &mut self.scratch);
         }
         let has_more = connection.is_readable || connection.is_stalled;
-        let is_paused = connection.output.len() as u64 >= connection.output_pause(pause);
+        let is_paused = connection.is_paused(&self.host.settings);
         if has_more && !connection.is_closing() && !is_paused && !connection.is_queued {
             connection.is_queued = true;
             self.again.push(key);

@@ -128,7 +128,6 @@ impl EventLoop {
         let settings = &self.host.settings;
         let idle_max = settings.idle_timeout_ms.load(Ordering::Relaxed);
         let limits_output = settings.limits_output.load(Ordering::Relaxed);
-        let pause = settings.output_pause_bytes.load(Ordering::Relaxed);
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
             if limits_output {
@@ -141,9 +140,8 @@ impl EventLoop {
             let age = self.now.saturating_duration_since(info.since).as_millis();
             let idle = age.saturating_sub(info.active_after.load(Ordering::Relaxed).into());
             // A connection that waits for the server is not idle; one that does not receive its answer is.
-            let is_behind = connection.output.len() as u64 >= connection.output_pause(pause);
             let waits = connection.output.is_held()
-                || (connection.is_stalled && !is_behind)
+                || (connection.is_stalled && !connection.is_paused(&self.host.settings))
                 || connection.is_fed
                 || connection.session.is_monitor
                 || connection.upstream_state().is_awaited;
@@ -206,14 +204,12 @@ fn info(stream: &Stream, id: u64, member: usize, key: usize, config: &crate::Con
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
-    use crate::command::NUMBERS;
-    use crate::counters::LoopCounters;
-    use crate::event_loop::{SCRATCH_LEN, WAKE};
-    use crate::host::{Host, Port};
+    use crate::event_loop::SCRATCH_LEN;
+    use crate::host::Host;
     use crate::listener::Listeners;
+    use crate::{Config, server};
     use coreplane_conformance::model::ModelEngine;
-    use mio::{Events, Poll, Waker};
+    use mio::Events;
     use std::io::Read;
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
@@ -234,17 +230,10 @@ mod tests {
             let config =
                 Config { port: None, unix_socket: Some(path.clone()), ..Config::default() };
             let mut listeners = Listeners::bind(&config).expect("bind");
-            let poll = Poll::new().expect("a poll");
+            let (poll, port) = server::port().expect("a port");
             if is_told {
                 listeners.register(poll.registry()).expect("registered");
             }
-            let port = Port {
-                inbox: parking_lot::Mutex::default(),
-                waker: Waker::new(poll.registry(), WAKE).expect("a waker"),
-                awaits_durable: false.into(),
-                has_feeds: false.into(),
-                counters: LoopCounters::new(NUMBERS),
-            };
             let host = Host::new(config, Arc::new(ModelEngine::new()), vec![port], Vec::new());
             let event_loop = EventLoop::new(host, 0, poll, Some(listeners));
             Self { event_loop, events: Events::with_capacity(64), path, _place: place }

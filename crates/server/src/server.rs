@@ -210,7 +210,8 @@ fn waking(host: &Arc<Host>, is_waiting: fn(&Port) -> bool) -> DurableListener {
     })
 }
 
-fn port() -> io::Result<(Poll, Port)> {
+/// A poll, and the means to reach the loop that polls it.
+pub(crate) fn port() -> io::Result<(Poll, Port)> {
     let poll = Poll::new()?;
     let port = Port {
         inbox: Mutex::default(),

@@ -66,10 +66,7 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
             Ok(())
         }
         _ => {
-            let words = call.words.from(1).map(|word| String::from_utf8_lossy(word).into_owned());
-            let words: Vec<String> = words.collect();
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let text = cluster.run(&words)?;
+            let text = cluster.run(&call.texts()?)?;
             call.reply.verbatim(&text);
             Ok(())
         }

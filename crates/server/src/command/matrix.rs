@@ -11,10 +11,7 @@ pub(super) fn matrix(call: &mut Call<'_, '_>) -> Answer {
     let Some(store) = store else {
         return Err("NOMATRIX the store is no matrix".into());
     };
-    let words: Vec<String> =
-        call.words.from(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let run = MatrixRequest::parse(&words).and_then(|request| store.run_on_matrix(request));
+    let run = MatrixRequest::parse(&call.texts()?).and_then(|request| store.run_on_matrix(request));
     let text = run.map_err(|refused| refused.to_string())?;
     call.reply.bulk(text.as_bytes());
     Ok(())

@@ -231,17 +231,17 @@ impl<'a> Call<'a, '_> {
         }
     }
 
+    /// The words behind the first one, as text.
+    fn texts(&self) -> Result<Vec<&'a str>, Failure> {
+        let texts: Result<_, _> = self.words.from(1).map(std::str::from_utf8).collect();
+        texts.map_err(|_| "ERR words must be text in UTF-8".into())
+    }
+
     /// The word at `index`; the arity was checked.
     fn word(&self, index: usize) -> &'a [u8] {
         self.words.at(index)
     }
 
-    /// The integer at `index`.
-    fn integer(&self, index: usize) -> Result<i64, Failure> {
-        parse_i64(self.word(index)).ok_or_else(|| NOT_INTEGER.into())
-    }
-
-    /// The complaint that there are too many or too few words.
     /// The words from `index` on, as names of what the server has few of: the answer to very many is very long.
     fn names(
         &self,
@@ -251,6 +251,12 @@ impl<'a> Call<'a, '_> {
         if names.len() > NUMBERS { Err("ERR too many names".into()) } else { Ok(names) }
     }
 
+    /// The integer at `index`.
+    fn integer(&self, index: usize) -> Result<i64, Failure> {
+        parse_i64(self.word(index)).ok_or_else(|| NOT_INTEGER.into())
+    }
+
+    /// The complaint that there are too many or too few words.
     fn wrong_arity(&self) -> Failure {
         wrong_arity(self.name)
     }

@@ -11,10 +11,7 @@ const BYTES_MAX: usize = 4 << 20;
 /// `STORE RECORDS cursor [COUNT count]`: JSON of its state, or that the work has begun, and its number; records and
 /// the cursor to go on with.
 pub(super) fn store(call: &mut Call<'_, '_>) -> Answer {
-    let words: Vec<String> =
-        call.words.from(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let request = StoreRequest::parse(&words).map_err(|refused| refused.to_string())?;
+    let request = StoreRequest::parse(&call.texts()?).map_err(|refused| refused.to_string())?;
     if let StoreRequest::Records { cursor, count } = request {
         return records(call, cursor, count);
     }

@@ -124,16 +124,12 @@ impl EventLoop {
 mod tests {
     use super::super::forward;
     use super::*;
-    use crate::Config;
     use crate::clients::ClientInfo;
-    use crate::command::NUMBERS;
     use crate::connection::{Connection, Stream};
-    use crate::counters::LoopCounters;
-    use crate::event_loop::WAKE;
-    use crate::host::{Host, Port};
+    use crate::host::Host;
     use crate::session::{Forwarded, Session};
+    use crate::{Config, server};
     use coreplane_conformance::model::ModelEngine;
-    use mio::{Poll, Waker};
     use std::collections::BTreeSet;
     use std::io::{ErrorKind, Read};
     use std::net::{SocketAddr, TcpListener};
@@ -144,17 +140,9 @@ mod tests {
 
     /// The first of two loops, with a connection, and its other end.
     fn event_loop() -> (EventLoop, UnixStream) {
-        let polls = [Poll::new().expect("a poll"), Poll::new().expect("a poll")];
-        let port = |poll: &Poll| Port {
-            inbox: parking_lot::Mutex::default(),
-            waker: Waker::new(poll.registry(), WAKE).expect("a waker"),
-            awaits_durable: false.into(),
-            has_feeds: false.into(),
-            counters: LoopCounters::new(NUMBERS),
-        };
-        let ports = polls.iter().map(port).collect();
-        let host = Host::new(Config::default(), Arc::new(ModelEngine::new()), ports, Vec::new());
-        let [poll, _] = polls;
+        let [(poll, first), (_, second)] = [(); 2].map(|()| server::port().expect("a port"));
+        let engine = Arc::new(ModelEngine::new());
+        let host = Host::new(Config::default(), engine, vec![first, second], Vec::new());
         let mut event_loop = EventLoop::new(host, 0, poll, None);
         let (stream, client) = UnixStream::pair().expect("a pair");
         stream.set_nonblocking(true).expect("nonblocking");
