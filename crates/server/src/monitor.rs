@@ -3,7 +3,8 @@
 //! Without such a client this costs a command one read of a word that is not written. Otherwise the command is
 //! formatted as a line and sent to the loop of each such client, which appends it to that client's output: so lines
 //! of one loop come in the order of its commands. A client that does not receive its lines is disconnected once
-//! `client-output-pause` bytes are pending for it, or 64 MiB of lines are pending for all loops.
+//! `client-output-pause` bytes are pending for it, or 64 MiB of lines are pending for all loops; a line whose words
+//! exceed what is left of these is not made.
 
 use crate::event_loop::EventLoop;
 use crate::host::{Host, Message};
@@ -60,7 +61,12 @@ impl Monitors {
 }
 
 /// Sends a line about a command from `address` to the monitoring clients.
-pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &'a [u8]>) {
+pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &'a [u8]> + Clone) {
+    let monitors = &host.monitors;
+    let sent = monitors.sent.load(Ordering::Relaxed);
+    if words.clone().map(<[u8]>::len).fold(sent, usize::saturating_add) > SENT_MAX {
+        return monitors.is_incomplete.store(true, Ordering::Relaxed);
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, micros) = (since.as_secs(), since.subsec_micros());
     let mut line = format!("+{seconds}.{micros:06} [0 {address}]").into_bytes();
@@ -70,11 +76,9 @@ pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &
     }
     line.extend_from_slice(b"\r\n");
     let line: Arc<[u8]> = line.into();
-    for monitor in host.monitors.all.lock().iter() {
-        if host.monitors.sent.load(Ordering::Relaxed) > SENT_MAX {
-            host.monitors.is_incomplete.store(true, Ordering::Relaxed);
-        } else if let Some(port) = host.ports.get(monitor.member) {
-            host.monitors.sent.fetch_add(line.len(), Ordering::Relaxed);
+    for monitor in monitors.all.lock().iter() {
+        if let Some(port) = host.ports.get(monitor.member) {
+            monitors.sent.fetch_add(line.len(), Ordering::Relaxed);
             port.send(Message::Push(monitor.key, monitor.id, line.clone()));
         }
     }
@@ -92,7 +96,10 @@ fn quote(word: &[u8], line: &mut Vec<u8>) {
             7 => line.extend_from_slice(b"\\a"),
             8 => line.extend_from_slice(b"\\b"),
             b' '..=b'~' => line.push(*byte),
-            _ => line.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+            _ => {
+                let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+                line.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
+            }
         }
     }
     line.push(b'"');
@@ -128,12 +135,26 @@ impl EventLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Config, server};
+    use coreplane_conformance::model::ModelEngine;
 
     #[test]
     fn words_are_quoted_as_redis_does() {
         let mut line = Vec::new();
         quote(b"a \"b\"\\\r\n\t\x07\x08\0\xff~", &mut line);
         assert_eq!(line, br#""a \"b\"\\\r\n\t\a\b\x00\xff~""#);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_not_made() {
+        let (_poll, port) = server::port().expect("a port");
+        let engine = Arc::new(ModelEngine::new());
+        let host = Host::new(Config::default(), engine, vec![port], Vec::new());
+        host.monitors.add(0, 1, 7);
+        let word = vec![0; SENT_MAX];
+        tell(&host, "", [&word[..], b"x"].into_iter());
+        assert!(host.ports[0].inbox.lock().is_empty());
+        assert!(host.monitors.is_incomplete.load(Ordering::Relaxed));
     }
 
     #[test]

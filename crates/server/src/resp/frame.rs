@@ -63,7 +63,10 @@ impl<'a> Words<'a> {
     }
 
     /// The words from `index` on.
-    pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+    pub(crate) fn from(
+        &self,
+        index: usize,
+    ) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let bytes = self.bytes;
         self.spans
             .get(index..)
