@@ -434,6 +434,29 @@ fn tallies_end_a_statement_before_they_are_made() {
     }
 }
 
+/// Values of a sub-query that are not numbers.
+#[test]
+fn what_is_no_number_is_sorted_as_well() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let mut draw = 1_u64;
+    for round in 0..50 {
+        let lines: Vec<String> = (0..40)
+            .map(|at| {
+                draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                format!("m{round} v={} {at}", (draw >> 33) as i32 % 90 - 30)
+            })
+            .collect();
+        let points: Vec<Point<'_>> = lines.iter().map(|it| point(it)).collect();
+        store.write("d", None, &points).unwrap();
+        for call in ["median(x)", "percentile(x, 90)", "mode(x)", "top(x, 30)", "distinct(x)"] {
+            let text = format!("SELECT {call} FROM (SELECT sqrt(v) AS x FROM m{round})");
+            assert!(asked(&store, &text).iter().all(|it| it.outcome.is_ok()), "{text}");
+        }
+    }
+}
+
 /// Names belong to their database, and to none of its policies.
 #[test]
 fn names_are_shown_and_dropped_without_a_default_policy() {

@@ -33,10 +33,11 @@ pub(super) struct Tally {
     last: Winner,
 }
 
-/// The order of two values of one type; values of different types are equal.
+/// The order of two values of one type; values of different types are equal. Both zeros are equal. A value that is
+/// not a number (only sub-queries make such) has a place as well: a sort panics where the order is not total.
 pub(super) fn order(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
-        (Value::Float(a), Value::Float(b)) => a.partial_cmp(b).unwrap_or(Ordering::Equal),
+        (Value::Float(a), Value::Float(b)) => (a + 0.0).total_cmp(&(b + 0.0)),
         (Value::Integer(a), Value::Integer(b)) => a.cmp(b),
         (Value::Unsigned(a), Value::Unsigned(b)) => a.cmp(b),
         (Value::Boolean(a), Value::Boolean(b)) => a.cmp(b),
