@@ -354,7 +354,7 @@ fn terms(filter: &TagFilter) -> Vec<&TagFilter> {
 }
 
 /// From this ratio of lengths on the longer list is searched instead of scanned.
-const SEARCH_RATIO: usize = 16;
+pub(super) const SEARCH_RATIO: usize = 16;
 
 /// The series that are in both lists.
 fn intersect(left: &[SeriesId], right: &[SeriesId]) -> Vec<SeriesId> {
@@ -377,7 +377,10 @@ fn subtract(from: &[SeriesId], list: &[SeriesId]) -> Vec<SeriesId> {
 }
 
 /// Advances in an ascending list to a number; true if the list has it.
-fn is_next(list: &mut std::iter::Peekable<std::slice::Iter<'_, SeriesId>>, id: SeriesId) -> bool {
+pub(super) fn is_next(
+    list: &mut std::iter::Peekable<std::slice::Iter<'_, SeriesId>>,
+    id: SeriesId,
+) -> bool {
     while let Some(next) = list.peek() {
         match (**next).cmp(&id) {
             Ordering::Less => _ = list.next(),

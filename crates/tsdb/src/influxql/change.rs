@@ -1,7 +1,7 @@
 //! Statements that change something.
 
 use super::ast::{Cast, Name, PolicyChange, Scope, Statement};
-use super::budget::Fallible;
+use super::budget::{Budget, Fallible};
 use super::condition::{Said, postings, resolved, split};
 use super::inputs::named;
 use crate::catalogue::{Policy, TagFilter};
@@ -11,7 +11,12 @@ use crate::store::Store;
 const DEFAULT_POLICY: &str = "autogen";
 
 /// Runs such a statement; `database` is that of the request.
-pub(super) fn change(store: &Store, statement: &Statement, database: Option<&str>) -> Fallible<()> {
+pub(super) fn change(
+    store: &Store,
+    statement: &Statement,
+    database: Option<&str>,
+    budget: &Budget<'_>,
+) -> Fallible<()> {
     match statement {
         Statement::CreateDatabase(name, change) => create_database(store, name, change.as_ref()),
         Statement::DropDatabase(name) => store.drop_database(name).map_err(|it| it.to_string()),
@@ -28,7 +33,7 @@ pub(super) fn change(store: &Store, statement: &Statement, database: Option<&str
         Statement::DropMeasurement(name) => {
             dropped(store.drop_measurement(named(store, database)?, name))
         }
-        Statement::DropSeries(scope) => drop_series(store, named(store, database)?, scope),
+        Statement::DropSeries(scope) => drop_series(store, named(store, database)?, scope, budget),
         _ => Err("the statement is not supported".to_owned()),
     }
 }
@@ -77,7 +82,7 @@ fn edit(policy: &mut Policy, change: &PolicyChange) {
     policy.is_default |= change.is_default;
 }
 
-fn drop_series(store: &Store, database: &str, scope: &Scope) -> Fallible<()> {
+fn drop_series(store: &Store, database: &str, scope: &Scope, budget: &Budget<'_>) -> Fallible<()> {
     let (condition, said) = split(scope.condition.as_ref(), 0)?;
     if said != Said::default() {
         return Err("DROP SERIES doesn't support time in WHERE clause".to_owned());
@@ -109,9 +114,10 @@ fn drop_series(store: &Store, database: &str, scope: &Scope) -> Fallible<()> {
             }
         }
     }
-    drop(reader);
+    let may = |work| budget.may_list(work);
     for (name, filter) in wanted {
-        store.drop_series(database, &name, &filter).map_err(|it| it.to_string())?;
+        let found = reader.series_within(&name, &filter, &may)?;
+        store.drop_found(&found).map_err(|it| it.to_string())?;
     }
     Ok(())
 }
