@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub(super) type Fallible<T> = Result<T, String>;
 
 /// Ticks between two checks of the clock, and of whether the query is still wanted.
-const TICKS: u32 = 512;
+const TICKS: usize = 512;
 
 /// Held memory that can be given up, since its content can be made again.
 pub(super) trait Spare: std::fmt::Debug {
@@ -97,7 +97,7 @@ pub(super) struct Budget<'q> {
     answers: Cell<usize>,
     buckets: Cell<usize>,
     buckets_peak: Cell<usize>,
-    ticks: Cell<u32>,
+    ticks_left: Cell<usize>,
     spare: RefCell<Option<Rc<dyn Spare>>>,
 }
 
@@ -112,16 +112,24 @@ impl<'q> Budget<'q> {
             answers: Cell::new(0),
             buckets: Cell::new(0),
             buckets_peak: Cell::new(0),
-            ticks: Cell::new(0),
+            ticks_left: Cell::new(0),
             spare: RefCell::new(None),
         }
     }
 
     /// Checks now and then whether the query has to end, the first time at once.
     pub(super) fn tick(&self) -> Fallible<()> {
-        let ticks = self.ticks.get();
-        self.ticks.set(ticks.wrapping_add(1));
-        if ticks.is_multiple_of(TICKS) { self.check() } else { Ok(()) }
+        self.tick_by(1)
+    }
+
+    /// The same, before work that counts as so many ticks.
+    pub(super) fn tick_by(&self, ticks: usize) -> Fallible<()> {
+        if let Some(left) = self.ticks_left.get().checked_sub(ticks) {
+            self.ticks_left.set(left);
+            return Ok(());
+        }
+        self.ticks_left.set(TICKS - 1);
+        self.check()
     }
 
     /// Checks whether the query has to end.

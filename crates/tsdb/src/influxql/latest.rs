@@ -40,9 +40,11 @@ pub(super) fn latest(
             fields.push(field.id);
         }
     }
-    context.budget.tick()?;
+    let (scope, limits) = (reader.scope(), context.budget.limits());
+    // A field may be looked for in each shard.
+    context.budget.tick_by(fields.len() * scope.shard_count())?;
     let range = plan.range.start..=plan.range.end;
-    let lasts = reader.scope().lasts(series, &fields, &range);
+    let lasts = scope.lasts(Some(limits), series, &fields, &range);
     let lasts = lasts.map_err(|it| it.to_string())?;
     let time = lasts.iter().flatten().map(|it| it.0).max();
     let mut lasts = lasts.into_iter();

@@ -296,7 +296,10 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         let (scope, limits) = (reader.scope(), self.context.budget.limits());
         let (interval, is_last) = (self.plan.interval, self.plan.is_last());
         let is_count = self.plan.is_count();
-        if !is_last {
+        if is_last {
+            // A field may be looked for in each shard.
+            self.context.budget.tick_by(direct.field_count() * scope.shard_count())?;
+        } else {
             // A series may have many points, though fewer than are read between two checks.
             self.context.budget.check()?;
         }

@@ -94,6 +94,11 @@ pub(super) fn direct<'m>(member: &'m Member<'_>, fields: &Fields<'_>) -> Option<
 }
 
 impl Direct<'_> {
+    /// The number of fields.
+    pub(super) fn field_count(&self) -> usize {
+        self.fields.len()
+    }
+
     /// The tallies of its fields. `most` decides, while they are made, whether there may be so many buckets of all
     /// fields, and so many bytes of texts in them.
     ///
@@ -126,9 +131,9 @@ impl Direct<'_> {
 
     /// The same, for the last points alone.
     fn lasts(&self, reading: Reading<'_, '_>, member: u32) -> Fallible<Vec<Tallies>> {
-        let Reading { scope, range, .. } = reading;
+        let Reading { scope, range, limits, .. } = reading;
         let there: SmallVec<[FieldId; 16]> = self.fields.iter().copied().flatten().collect();
-        let found = scope.lasts(self.series, &there, &(range.start..=range.end));
+        let found = scope.lasts(Some(limits), self.series, &there, &(range.start..=range.end));
         let mut found = found.map_err(|it| it.to_string())?.into_iter();
         let tallies = |field: &Option<FieldId>| {
             let last = field.and_then(|_| found.next()).flatten();

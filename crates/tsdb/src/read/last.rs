@@ -6,8 +6,10 @@
 //! except chunks of strings and chunks that the end of the range cuts.
 
 use super::scope::Scope;
+use super::source::ENTRY_COST;
 use crate::catalogue::{FieldId, Series};
 use crate::error::Result;
+use crate::pace::{Ends, Pace};
 use crate::segment::Nears;
 use crate::set::{LastKey, LastPoint, Set, View, later};
 use coreplane_pmem::epoch::Guard;
@@ -20,24 +22,29 @@ impl Scope<'_> {
     /// there. Ascending fields are found sooner.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage).
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
     pub(crate) fn lasts(
         &self,
+        ends: Option<&dyn Ends>,
         series: &Series,
         fields: &[FieldId],
         range: &RangeInclusive<i64>,
     ) -> Result<Vec<Option<LastPoint>>> {
         let mut found = vec![None; fields.len()];
         let Some((set, view)) = self.sets.get(series.set as usize) else { return Ok(found) };
-        let guard = set.pages.space().pin();
+        let mut pace = Pace::new(ends);
         let mut places: SmallVec<[usize; 16]> = (0..fields.len()).collect();
         for shard in self.shards_of(range).rev() {
+            let guard = set.pages.space().pin();
+            // A field is looked for in heads, and in each segment.
+            let segments = view.segments.get(&shard).map_or(0, Vec::len);
             let mut nears = Nears::default();
             let mut left = SmallVec::new();
             for place in places {
                 let (Some(field), Some(found)) = (fields.get(place), found.get_mut(place)) else {
                     continue;
                 };
+                pace.spend(ENTRY_COST * (1 + segments))?;
                 let key = (shard, series.id, *field);
                 match last((set, view, &guard), key, *range.end(), &mut nears)? {
                     // Earlier shards have no later point.

@@ -272,7 +272,7 @@ impl<'s> Reader<'s> {
         field: &Field,
         range: RangeInclusive<i64>,
     ) -> Result<Option<(i64, Value)>> {
-        let all = self.scope.lasts(series, &[field.id], &range)?;
+        let all = self.scope.lasts(None, series, &[field.id], &range)?;
         Ok(all.into_iter().next().flatten())
     }
 }

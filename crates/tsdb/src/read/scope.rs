@@ -44,6 +44,11 @@ pub(crate) struct Scope<'s> {
 }
 
 impl Scope<'_> {
+    /// The number of shards.
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
     /// The shards whose time overlaps the range.
     pub(super) fn shards_of(
         &self,

@@ -28,7 +28,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The cost of an entry, in points: reading it takes about as long as this many points.
-const ENTRY_COST: usize = 16;
+pub(super) const ENTRY_COST: usize = 16;
 
 /// Points that are read together.
 #[derive(Debug, Default)]

@@ -284,6 +284,45 @@ fn a_reader_of_one_long_series_ends_within_it() {
     assert!(last.collect::<Result<Vec<Block>>>().is_ok());
 }
 
+/// Fields without a point are looked for in each shard.
+#[test]
+fn a_search_for_last_points_ends_within_it() {
+    const HOUR: i64 = 3_600_000_000_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let (sets, size, page_len) = (1, 64 << 20, 4096);
+    let options = Options { sets, size, page_len, upkeep: false, ..Options::default() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("d").expect("a database");
+    let (name, shard_ns) = ("hours".to_owned(), HOUR.cast_unsigned());
+    let policy = Policy { name, duration_ns: 0, shard_ns, is_default: true };
+    store.put_policy("d", &policy).expect("a policy");
+    let names: Vec<String> = (0..20).map(|at| format!("f{at:02}")).collect();
+    let point = |key, names: &[String], time| Point {
+        series: SeriesKey::of_text(key).expect("a key"),
+        fields: names.iter().map(|it| (it.clone().into(), FieldValue::Integer(1))).collect(),
+        time,
+    };
+    let others: Vec<Point<'_>> = (0..600).map(|at| point("m,host=b", &names, at * HOUR)).collect();
+    store.write("d", None, &others).expect("written");
+    store.write("d", None, &[point("m,host=a", &names[..1], 5)]).expect("written");
+    let reader = store.reader("d", None).expect("a reader");
+    let series = reader.series("m", &TagFilter::All).swap_remove(0);
+    let fields: Vec<u32> = reader.fields("m").iter().map(|it| it.id).collect();
+    let lasts =
+        |looks: &Looks| reader.scope().lasts(Some(looks), &series, &fields, &(0..=i64::MAX));
+    let all = Looks::until(usize::MAX);
+    let found = lasts(&all).expect("last points");
+    assert_eq!(found.iter().flatten().collect::<Vec<_>>(), [&(5, Value::Integer(1))]);
+    let looks = all.count.load(Ordering::Relaxed);
+    assert!((20..200).contains(&looks), "{looks}");
+    for last in 1..=looks {
+        assert!(
+            matches!(lasts(&Looks::until(last)), Err(Error::Ended("enough"))),
+            "at look {last}"
+        );
+    }
+}
+
 /// Points of three fields in many segments, some of which overlap, and points that are not sealed.
 #[test]
 fn a_reader_lists_few_stretches_at_a_time() {
