@@ -364,21 +364,29 @@ fn pools_without_the_first_one_are_not_made_anew() {
     // The state after a making of the store was cut off.
     std::fs::remove_file(path.join("q0")).expect("removed");
     std::fs::write(path.join("q2"), [0; 4096]).expect("written");
+    std::fs::write(path.join("incomplete"), "").expect("written");
     let store = Store::open(&path, &options()).expect("a store");
+    assert!(!path.join("incomplete").exists());
     store.create_database("db").expect("a database");
-    let points: Vec<Point<'_>> =
-        (0..9).map(|at| point(&format!("m,a={at}"), at, &[("f", 1.0)])).collect();
-    store.write("db", None, &points).expect("written");
+    // The points of one device are in the first pool, as all names are: the others are as they were made.
+    store.write("db", None, &[point("m,a=1", 1, &[("f", 1.0)])]).expect("written");
     drop(store);
+    let others = || ["q1", "q2"].map(|it| std::fs::read(path.join(it)).expect("a pool"));
+    let before = others();
     let away = directory.path().join("q0");
     std::fs::rename(path.join("q0"), &away).expect("moved");
-    for _ in 0..2 {
-        let refused = Store::open(&path, &options());
-        assert!(matches!(refused, Err(Error::Pools(_))));
-    }
+    let refused = Store::open(&path, &options()).map(drop);
+    assert!(matches!(refused, Err(Error::Pools(_))), "{refused:?}");
+    assert!(others() == before);
+    // A link to a place that is not mounted.
+    let missing = directory.path().join("missing/q0");
+    std::os::unix::fs::symlink(missing, path.join("q0")).expect("a link");
+    let refused = Store::open(&path, &options()).map(drop);
+    assert!(matches!(refused, Err(Error::Pool(_))), "{refused:?}");
+    assert!(others() == before);
     std::fs::rename(&away, path.join("q0")).expect("moved");
     let store = Store::open(&path, &options()).expect("opened");
-    assert_eq!(all(&store, "m", "f").len(), 9);
+    assert_eq!(all(&store, "m", "f").len(), 1);
     drop(store);
     // Another file that has the name of a pool.
     let other = directory.path().join("other");
@@ -406,6 +414,8 @@ fn a_store_whose_first_pool_was_never_made_whole_is_made() {
                 }
             }
             std::fs::write(path.join("q0"), &blank).expect("written");
+            assert!(Store::open(&path, &options()).is_err(), "without the mark of a making");
+            std::fs::write(path.join("incomplete"), "").expect("written");
             let is_there = || Store::is_there(&path, &MediaChoice::Auto).expect("an answer");
             assert!(!is_there(), "{len} bytes");
             drop(Store::open(&path, &options()).expect("a store"));

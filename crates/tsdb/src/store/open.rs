@@ -11,11 +11,9 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::pages::{Pages, Role};
 use crate::set::{Opening, Set};
-use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool, PoolError, Space, mutant};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -27,49 +25,24 @@ fn path_of(directory: &Path, set: u32) -> PathBuf {
     directory.join(format!("q{set}"))
 }
 
-/// True if the making of a pool was cut off: the first bytes of its header are written last, and there is nothing
-/// behind the header yet. A link leads to a place that somebody has chosen, whatever is there.
-fn is_unfinished(path: &Path, media: &MediaChoice) -> Result<bool> {
-    if !path.symlink_metadata()?.is_file() || !is_blank(path)? {
-        return Ok(false);
-    }
-    // Otherwise an opening says what is the matter: somebody else may be making it.
-    Ok(matches!(
-        Pool::open(path, &OpenOptions { media: media.clone() }),
-        Err(PoolError::NotAPool(_))
-    ))
+/// The mark of pools that are being made: it is durable before the first of them, and gone before any is used.
+fn mark_of(directory: &Path) -> PathBuf {
+    directory.join("incomplete")
 }
 
-/// True if a file has zeroes alone where a pool has its first bytes, and behind the header.
-fn is_blank(path: &Path) -> Result<bool> {
-    let mut file = std::fs::File::open(path)?;
-    let mut first = Vec::new();
-    file.by_ref().take(8).read_to_end(&mut first)?;
-    file.seek(SeekFrom::Start(HEADER_LEN))?;
-    let mut rest = vec![0; 1 << 20];
-    loop {
-        let len = file.read(&mut rest)?;
-        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-        if !is_zero(&first) || !is_zero(rest.get(..len).unwrap_or_default()) {
-            return Ok(mutant!("tsdb.open.blank") && is_zero(&first));
-        }
-        if len == 0 {
-            return Ok(true);
-        }
-    }
-}
-
-/// True if a pool was never used, or its making was cut off.
+/// True if a marked pool was never used, or its making was cut off. A link leads to a place that somebody has chosen,
+/// whatever is there.
 fn is_unused(path: &Path, media: &MediaChoice) -> Result<bool> {
-    if is_unfinished(path, media)? {
-        return Ok(true);
+    if !path.symlink_metadata()?.is_file() {
+        return Ok(false);
     }
     match Pool::open(path, &OpenOptions { media: media.clone() }) {
         Ok(pool) => {
             let (pages, used) = Pages::open(pool, false)?;
             Ok(used.is_empty() && pages.unknown.is_empty())
         }
-        Err(PoolError::NotAPool(_)) => Ok(false),
+        Err(PoolError::NotAPool(_)) => Ok(true),
+        // Somebody else may be making it.
         Err(error) => Err(error.into()),
     }
 }
@@ -90,10 +63,11 @@ impl Store {
     /// store anew.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`], [`Error::Pool`].
     pub fn is_there(directory: &Path, media: &MediaChoice) -> Result<bool> {
         let first = path_of(directory, 0);
-        Ok(first.exists() && !is_unfinished(&first, media)?)
+        let is_marked = mark_of(directory).exists();
+        Ok(first.symlink_metadata().is_ok() && !(is_marked && is_unused(&first, media)?))
     }
 
     /// Opens the store in a directory, or makes one there if there is none. Durable when it returns.
@@ -106,6 +80,11 @@ impl Store {
             false => Self::make(directory, options)?,
             true => Self::find(directory, options)?,
         };
+        let mark = mark_of(directory);
+        if mark.exists() {
+            std::fs::remove_file(&mark)?;
+            coreplane_pmem::pool::sync_directory(&mark)?;
+        }
         let mut store = Self::over(openings, options)?;
         if options.upkeep {
             store.begin_upkeep()?;
@@ -120,6 +99,9 @@ impl Store {
         }
         let store = RandomState::new().hash_one(directory).max(1);
         Self::remove_left(directory, options)?;
+        let mark = mark_of(directory);
+        std::fs::write(&mark, "")?;
+        coreplane_pmem::pool::sync_directory(&mark)?;
         let mut openings = Vec::new();
         // The first pool is made last: a store whose making was cut off does not have it.
         for set in (0..options.sets).rev() {
@@ -133,12 +115,14 @@ impl Store {
         Ok(openings)
     }
 
-    /// Removes the pools of a making that was cut off: they never held data.
+    /// Removes the pools of a making that was cut off: they never held data. Without its mark nothing is removed: the
+    /// first pool is missing for another reason, and has all names.
     fn remove_left(directory: &Path, options: &Options) -> Result<()> {
         let paths = (0..SETS_MAX).map(|set| path_of(directory, set));
-        let left: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
+        let left: Vec<PathBuf> = paths.filter(|path| path.symlink_metadata().is_ok()).collect();
+        let is_marked = mark_of(directory).exists() || mutant!("tsdb.open.mark");
         for path in &left {
-            if !is_unused(path, &options.media)? {
+            if !is_marked || !is_unused(path, &options.media)? {
                 let (path, first) = (path.display(), path_of(directory, 0));
                 let what = format!("{path} is there, and {} is missing or blank", first.display());
                 return Err(Error::Pools(what));

@@ -82,8 +82,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.page.mend", "a corrected word stays damaged in the pool", DAMAGE),
     Mutant::new("tsdb.page.vital", "a list of segments without a page is a whole one", DAMAGE),
     Mutant::new(
-        "tsdb.open.blank",
-        "a pool with damaged first bytes goes as one never made",
+        "tsdb.open.mark",
+        "pools without the first one go as the rest of a making",
         STORIES,
     ),
     Mutant::new("tsdb.segment.number", "the number of a segment is given twice", SEALS),
