@@ -138,11 +138,8 @@ impl Manifest {
             let added = self.segments.values().copied().collect();
             let whole = Edit { log_from: self.log_from, removed: Vec::new(), added };
             let parts = parts(&whole, Log::record_max(pages));
-            match self.log.checkpoint(pages, || parts.iter().map(Edit::encode), 0) {
-                // The log is as it was; a later commit tries again.
-                Ok(()) | Err(Error::Full(_)) => {}
-                Err(error) => return Err(error),
-            }
+            // Without room for it a later commit tries again.
+            self.log.checkpoint(pages, || parts.iter().map(Edit::encode), 0)?;
         }
         Ok(())
     }

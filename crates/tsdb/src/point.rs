@@ -33,6 +33,20 @@ pub const KEY_MAX: usize = 65_535;
 /// The maximum number of fields of a measurement, and of a line.
 pub const FIELDS_MAX: usize = 65_535;
 
+/// InfluxDB's least and greatest times of a point, in nanoseconds since 1970.
+pub(crate) const TIME_MIN: i64 = i64::MIN + 2;
+pub(crate) const TIME_MAX: i64 = i64::MAX - 1;
+
+/// Checks that a point can have this time.
+pub(crate) fn check_time(time: i64) -> std::result::Result<(), String> {
+    if (TIME_MIN..=TIME_MAX).contains(&time) { Ok(()) } else { Err(outside_range()) }
+}
+
+/// The message for a time that no point can have.
+pub(crate) fn outside_range() -> String {
+    format!("time outside range {TIME_MIN} - {TIME_MAX}")
+}
+
 /// The name of a series: its measurement and its tags.
 ///
 /// Its text is that of line protocol: `measurement,key=value,…`, with commas and spaces (and the equals signs of

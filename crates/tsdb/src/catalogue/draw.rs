@@ -6,7 +6,7 @@
 use super::change::Change;
 use super::measurement::Field;
 use super::name::{check_key, check_name};
-use super::policy::{Policy, check_time};
+use super::policy::Policy;
 use super::postings::Postings;
 use super::series::{cost_of, parts, unescaped};
 use super::{Catalogue, DatabaseId, MeasurementId};
@@ -188,14 +188,6 @@ impl Catalogue {
         let none = Postings::default();
         let postings = self.measurement_by_id(measurement).map_or(&none, |it| &it.postings);
         its + postings.cost_of(&self.hasher, &tags, is_new)
-    }
-
-    /// Checks that a point can have this time.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn check_time(time: i64) -> std::result::Result<(), String> {
-        check_time(time)
     }
 
     /// All series, in no order.

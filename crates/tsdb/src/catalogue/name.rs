@@ -1,10 +1,9 @@
 //! The rules for names.
 
+use crate::point::KEY_MAX;
+
 /// The maximum length of the name of a database or a policy, in bytes.
 const NAME_MAX: usize = 255;
-/// The maximum length of a series' key, or of the name of a measurement or a field, in bytes, as in InfluxDB.
-const KEY_MAX: usize = 65_535;
-
 /// Checks the name of a database or a policy.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     check(name, NAME_MAX)

@@ -38,9 +38,6 @@ const HOUR: u64 = 3_600_000_000_000;
 const DAY: u64 = 24 * HOUR;
 /// From the first of January of year 1 to that of 1970.
 const YEAR_1_NS: i128 = 62_135_596_800 * 1_000_000_000;
-/// The range of times that a point can have, as in InfluxDB.
-const TIME_MIN: i64 = i64::MIN + 2;
-const TIME_MAX: i64 = i64::MAX - 1;
 
 impl Policy {
     /// The policy of a database that has just been made.
@@ -72,15 +69,6 @@ impl Policy {
         } else {
             Ok(())
         }
-    }
-}
-
-/// Checks that a point can have this time.
-pub(super) fn check_time(time: i64) -> Result<(), String> {
-    if (TIME_MIN..=TIME_MAX).contains(&time) {
-        Ok(())
-    } else {
-        Err(format!("time outside range {TIME_MIN} - {TIME_MAX}"))
     }
 }
 

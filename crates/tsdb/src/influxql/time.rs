@@ -3,11 +3,8 @@
 //! Time is UTC, without leap seconds.
 
 use crate::calendar;
-
-/// The least time that a query can state. (In InfluxDB the two times below it mark an absent time.)
-pub(super) const TIME_MIN: i64 = i64::MIN + 2;
-/// The greatest time that a query can state.
-pub(super) const TIME_MAX: i64 = i64::MAX - 1;
+/// The least and the greatest time that a query can state. (In InfluxDB the two times below mark an absent time.)
+pub(super) use crate::point::{TIME_MAX, TIME_MIN};
 
 const SECOND: i64 = 1_000_000_000;
 const DAY_SECONDS: i64 = 86_400;

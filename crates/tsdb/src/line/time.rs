@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::text::Cursor;
+use crate::point::{check_time, outside_range};
 
 /// The unit of the times of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,10 +52,6 @@ impl Precision {
     }
 }
 
-/// InfluxDB's least and greatest times.
-const TIME_MIN: i64 = i64::MIN + 2;
-const TIME_MAX: i64 = i64::MAX - 1;
-
 /// Any number of so many digits fits in a `u64`.
 const DIGITS_MAX: usize = 19;
 
@@ -94,7 +91,7 @@ pub(super) fn time(text: &mut Cursor<'_>, precision: Precision) -> Result<Option
     count
         .filter(|_| digits <= DIGITS_MAX)
         .and_then(|count| count.checked_mul(precision.nanoseconds()))
-        .filter(|time| (TIME_MIN..=TIME_MAX).contains(time))
+        .filter(|time| check_time(*time).is_ok())
         .map(Some)
-        .ok_or_else(|| format!("time outside range {TIME_MIN} - {TIME_MAX}").into())
+        .ok_or_else(|| outside_range().into())
 }

@@ -348,22 +348,22 @@ impl Log {
     }
 
     /// Writes the log anew, with these records alone, and leaves at least `reserve` free pages. Durable when it returns.
+    /// False if there is no room for that: the log is as it was, with all its pages.
     ///
     /// # Errors
-    /// [`Error::Full`], after which the log is as it was, with all its pages; [`Error::Sync`].
+    /// [`Error::Sync`].
     pub(crate) fn checkpoint<I: Iterator<Item = Vec<u8>>>(
         &mut self,
         pages: &Pages,
         records: impl Fn() -> I,
         reserve: usize,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let first = self.next;
         // No page is begun before all are there: what is written must get its end.
-        let full = || Error::Full("too few pages are free to write a log anew".to_owned());
-        let count = pages_of(pages, records()).ok_or_else(full)?;
+        let Some(count) = pages_of(pages, records()) else { return Ok(false) };
         pages.set_aside(first + count as u64)?;
-        let taken = pages.take(count, reserve);
-        let written = self.write_anew(pages, records(), taken.ok_or_else(full)?);
+        let Some(taken) = pages.take(count, reserve) else { return Ok(false) };
+        let written = self.write_anew(pages, records(), taken);
         if written.is_ok() {
             self.checkpoint_bytes = self.bytes;
             self.trim(pages, first);
@@ -372,7 +372,7 @@ impl Log {
             let its = self.pages.iter().filter(|(number, _)| *number >= first);
             pages.give_back(&its.map(|(_, page)| *page).collect::<Vec<_>>());
         }
-        written
+        written.map(|()| true)
     }
 
     fn write_anew(

@@ -212,20 +212,16 @@ impl Names {
     }
 
     fn write_anew(&self, log: &mut Log, pages: &Pages, reserve: usize) -> Result<()> {
-        let written = {
+        let is_written = {
             let catalogue = self.read();
             let records = || records(catalogue.changes(), Log::record_max(pages)).map(|it| it.0);
-            log.checkpoint(pages, records, reserve)
+            log.checkpoint(pages, records, reserve)?
         };
-        match written {
-            Ok(()) => {
-                spin::write(&self.catalogue).note_new_log();
-                Ok(())
-            }
-            // The log is as it was; a later change tries again.
-            Err(Error::Full(_)) => Ok(()),
-            Err(error) => Err(error),
+        // Without room for it a later change tries again.
+        if is_written {
+            spin::write(&self.catalogue).note_new_log();
         }
+        Ok(())
     }
 }
 

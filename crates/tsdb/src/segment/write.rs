@@ -46,10 +46,14 @@ impl Fresh {
 
     /// Gives its pages back.
     pub(crate) fn abandon(self, pages: &Pages) {
-        let all: Vec<u32> = self.written.iter().map(PageWriter::page).collect();
-        drop(self.written);
-        pages.give_back(&all);
+        give_back(self.written, pages);
     }
+}
+
+fn give_back(written: Vec<PageWriter>, pages: &Pages) {
+    let all: Vec<u32> = written.iter().map(PageWriter::page).collect();
+    drop(written);
+    pages.give_back(&all);
 }
 
 impl<'p> SegmentWriter<'p> {
@@ -196,8 +200,6 @@ impl<'p> SegmentWriter<'p> {
 
     /// Gives back the pages that the writer has taken.
     pub(crate) fn abandon(self) {
-        let all: Vec<u32> = self.written.iter().map(PageWriter::page).collect();
-        drop(self.written);
-        self.pages.give_back(&all);
+        give_back(self.written, self.pages);
     }
 }

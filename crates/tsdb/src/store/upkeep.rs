@@ -160,7 +160,9 @@ impl Shared {
             // A head without room to be sealed is not tried again during the merge, which may make room: a later
             // round tries it.
             if spin::lock(&self.bell.trouble).is_none() {
-                self.note_sealed(&self.seal(set, self.head_bytes_max(set)).map(drop));
+                let sealed = self.seal(set, self.head_bytes_max(set)).map(drop);
+                spin::lock(&self.bell.state).is_due |= sealed.is_err();
+                self.note_sealed(&sealed);
             }
         }
         Ok(())
@@ -168,8 +170,10 @@ impl Shared {
 
     /// Tells writers the outcome of a sealing: if there is no room for it they do not wait.
     fn note_sealed(&self, sealed: &Result<()>) {
-        let trouble = sealed.as_ref().err().map(ToString::to_string);
-        spin::lock(&self.bell.state).is_due |= trouble.is_some();
+        self.tell(sealed.as_ref().err().map(ToString::to_string));
+    }
+
+    fn tell(&self, trouble: Option<String>) {
         *spin::lock(&self.bell.trouble) = trouble;
         self.bell.changed.notify_all();
     }
@@ -192,8 +196,7 @@ impl Shared {
         let seal_all = || -> Result<()> {
             let sealed: Vec<Result<()>> = self.sets.iter().map(seal).collect();
             let sealed: Result<()> = sealed.into_iter().collect();
-            *spin::lock(&self.bell.trouble) = sealed.as_ref().err().map(ToString::to_string);
-            self.bell.changed.notify_all();
+            self.note_sealed(&sealed);
             sealed
         };
         let mut sealed = seal_all();
@@ -225,10 +228,9 @@ impl Shared {
     fn run(&self) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve())) else { return };
         let why = format!("sealing points has panicked: {}", message_of(&*panic));
-        *spin::lock(&self.bell.trouble) = Some(why.clone());
         // Nothing else sets it.
-        let _is_first = self.bell.failure.set(why).is_ok();
-        self.bell.changed.notify_all();
+        let _is_first = self.bell.failure.set(why.clone()).is_ok();
+        self.tell(Some(why));
     }
 
     fn serve(&self) {
@@ -253,13 +255,8 @@ impl Shared {
             if is_cold {
                 merged_cold = Instant::now();
             }
-            if let Err(error) = done {
-                // It is tried again; writers meet the same error.
-                *spin::lock(&self.bell.trouble) = Some(error.to_string());
-            } else {
-                *spin::lock(&self.bell.trouble) = None;
-            }
-            self.bell.changed.notify_all();
+            // It is tried again; writers meet the same error.
+            self.note_sealed(&done);
         }
     }
 }

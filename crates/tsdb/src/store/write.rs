@@ -9,7 +9,7 @@ use super::{Shared, Store, place_of};
 use crate::catalogue::{Catalogue, Measurement, PolicyId, Series, Shard, type_conflict};
 use crate::error::{Error, Result};
 use crate::names::interval_of_text;
-use crate::point::{FieldValue, Point};
+use crate::point::{FieldValue, Point, check_time};
 use crate::rows::{Batch, Place};
 use crate::set::Set;
 use crate::value::STRING_MAX;
@@ -149,7 +149,7 @@ impl<'w, 'p> Rows<'w, 'p> {
         if point.time < self.oldest {
             return Err(Stop::Rejected("points beyond retention policy".to_owned()));
         }
-        Catalogue::check_time(point.time).map_err(Stop::Rejected)?;
+        check_time(point.time).map_err(Stop::Rejected)?;
         let key = point.series.as_str();
         let series: &Arc<Series> = names.series_of(self.database, key).ok_or(Stop::Unknown)?;
         if !series.keep() {
@@ -193,7 +193,7 @@ impl<'w, 'p> Rows<'w, 'p> {
         let mut refused = Vec::new();
         names.change(pages, |draft| {
             for (at, point) in points.iter().enumerate().skip(from) {
-                if point.time < oldest || Catalogue::check_time(point.time).is_err() {
+                if point.time < oldest || check_time(point.time).is_err() {
                     continue;
                 }
                 let fields = point.fields.iter().filter(|(name, _)| name != TIME);

@@ -4,10 +4,10 @@ use super::super::change::Change;
 use super::super::draw::{not_found, number, there_already, type_conflict};
 use super::super::measurement::Measurement;
 use super::super::name::check_key;
-use super::super::policy::check_time;
 use super::super::series::parts;
 use super::super::{Catalogue, DatabaseId, MeasurementId, PolicyId};
 use crate::error::{Error, Result};
+use crate::point::check_time;
 use crate::value::FieldType;
 
 impl Catalogue {
