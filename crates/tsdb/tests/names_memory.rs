@@ -80,6 +80,20 @@ fn names_beyond_the_limit_of_memory_are_refused() {
     assert!(refused.rejected[0].1.contains("max-names-memory limit exceeded: (1000 bytes)"));
 }
 
+/// What is refused for another limit takes no memory either.
+#[test]
+fn no_names_are_made_for_series_beyond_their_limit() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { series_max: 2, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let points: Vec<_> = (0..100).map(long).collect();
+    assert_eq!(store.write("db", None, &points[..2]).expect("written").written, 2);
+    let before = names_bytes(&store);
+    assert_eq!(store.write("db", None, &points).expect("an outcome").rejected.len(), 98);
+    assert_eq!((store.stats().measurements, names_bytes(&store)), (2, before));
+}
+
 /// Tags that series share are counted once, also before they are made.
 #[test]
 fn the_memory_of_a_draft_is_that_of_its_names() {

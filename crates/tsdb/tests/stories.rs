@@ -359,8 +359,7 @@ fn a_full_pool_loses_nothing() {
 fn pools_without_the_first_one_are_not_made_anew() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("ts");
-    let store = Store::open(&path, &options()).expect("a store");
-    drop(store);
+    drop(Store::open(&path, &options()).expect("a store"));
     // The state after a making of the store was cut off.
     std::fs::remove_file(path.join("q0")).expect("removed");
     std::fs::write(path.join("q2"), [0; 4096]).expect("written");
@@ -444,23 +443,6 @@ fn a_store_whose_first_pool_was_never_made_whole_is_made() {
     std::fs::write(directory.path().join("mine"), [0; 4096]).expect("written");
     std::os::unix::fs::symlink(directory.path().join("mine"), path.join("q0")).expect("a link");
     assert!(Store::open(&path, &options()).is_err());
-}
-
-/// Names for a refused point are not made.
-#[test]
-fn a_flood_of_names_leaves_nothing_behind() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let options = Options { series_max: 2, ..options() };
-    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
-    store.create_database("db").expect("a database");
-    let known = [point("m,a=1", 1, &[("f", 1.0)]), point("m,a=2", 1, &[("f", 1.0)])];
-    assert_eq!(store.write("db", None, &known).expect("written").written, 2);
-    let before = store.stats();
-    let flood: Vec<Point<'_>> =
-        (0..500).map(|at| point(&format!("n{at},a={at}"), at, &[("f", 1.0)])).collect();
-    assert_eq!(store.write("db", None, &flood).expect("refused").rejected.len(), 500);
-    let after = store.stats();
-    assert_eq!((after.measurements, after.names_bytes), (1, before.names_bytes));
 }
 
 #[test]
