@@ -108,3 +108,24 @@ fn what_is_said_to_fit_fits() -> Result<()> {
     }
     Ok(())
 }
+
+/// A value that does not fit half a page beside its key has a page of its own, however short it is.
+#[test]
+fn room_that_is_ample_for_long_keys_is_there() -> Result<()> {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let options = map_options(&Options::default());
+    for changes in (15..=165).step_by(15) {
+        let path = directory.path().join(changes.to_string());
+        let (kind, media) = (MapKind::List, MediaChoice::Auto);
+        let map = LogMap::create(kind, &path, LEN, Geometry::default(), media, &options)?;
+        let shape = Shape { count: 1, changes, key_len: 1900, value_len: 120, lag: 1 };
+        let sent = entries(0, shape);
+        let bytes = sent.iter().map(Batch::bytes_len).sum::<usize>() as u64;
+        if map.has_ample_room((1, changes, bytes)) {
+            map.append(1, b"header", &sent[0], true)?;
+        } else {
+            assert!(changes > 60, "room for {changes} is ample");
+        }
+    }
+    Ok(())
+}

@@ -199,7 +199,8 @@ impl LogMap {
         let (total, free) = map.stream().pages.total_and_free();
         let bytes = bytes + changes * BESIDE_CHANGE + entries * BESIDE_ENTRY;
         let ways = match self.kind() {
-            MapKind::List => 0,
+            // A value that does not fit beside its key has a page of its own, however short it is.
+            MapKind::List => changes,
             MapKind::CowTree => (changes + map.log().map_or(0, |log| log.pending_keys())) * WAY,
         };
         let reserve = map.reserve(Purpose::Insert).max(total / 8);
