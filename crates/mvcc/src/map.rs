@@ -204,8 +204,9 @@ pub(crate) trait Map: Send + Sync {
         false
     }
 
-    /// Holds tombstones with a sequence above this; dropping others raises [`Map::tombstone_horizon`].
-    fn hold_tombstones(&mut self, sequence: u64);
+    /// Holds tombstones with a sequence above this; dropping others raises [`Map::tombstone_horizon`]. True if more
+    /// have to be let go, by another call: the map is released in between.
+    fn hold_tombstones(&mut self, sequence: u64) -> bool;
 
     /// No tombstone with a sequence above this was dropped.
     fn tombstone_horizon(&self) -> u64;

@@ -171,6 +171,32 @@ fn to_let_tombstones_go_reads_no_other_keys() {
     }
 }
 
+/// After a resync there are as many as it took deletes.
+#[test]
+fn held_tombstones_go_some_at_a_time() {
+    for kind in MapKind::ALL {
+        let sim = sim(Model::X86, 2048);
+        let engine = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &quiet());
+        let engine = engine.expect("an engine");
+        engine.hold_tombstones(0).expect("held");
+        (0..5_000).for_each(|number| put(&engine, &key(number), b"value"));
+        let mut newest = 0;
+        for number in 0..5_000 {
+            let deleted = engine.delete(&key(number), &WriteOptions::default()).expect("deleted");
+            let Outcome::Written(written) = deleted else { panic!("{deleted:?}") };
+            newest = written.sequence;
+        }
+        let before = engine.store.volume.views.load(Ordering::Relaxed);
+        assert!(engine.store.map.write().hold_tombstones(newest), "{kind:?}: there are more");
+        let looks = engine.store.volume.views.load(Ordering::Relaxed) - before;
+        assert!(looks < 3_000, "{kind:?} looked at {looks} records");
+        engine.hold_tombstones(newest).expect("held");
+        (0..80).for_each(|_| engine.sync().expect("synced"));
+        engine.audit().expect("counts that are kept");
+        assert_eq!(engine.tombstone_horizon(), newest, "{kind:?}");
+    }
+}
+
 /// A tombstone that is replaced before it is durable is not held, and costs no record that comes to its place.
 #[test]
 fn a_held_tombstone_that_was_replaced_is_forgotten() {

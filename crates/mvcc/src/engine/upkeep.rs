@@ -243,11 +243,16 @@ impl Store {
 
     /// Has the map keep the tombstones above `sequence`; returns the sequence from which on none was dropped.
     fn hold_in_map(&self, sequence: u64) -> Result<u64> {
-        let mut map = self.writing()?;
-        // Hidden tombstones cannot be read.
-        self.commit_all(&mut map)?;
-        map.hold_tombstones(sequence);
-        Ok(map.tombstone_horizon())
+        loop {
+            let mut map = self.writing()?;
+            // Hidden tombstones cannot be read.
+            self.commit_all(&mut map)?;
+            if !map.hold_tombstones(sequence) {
+                return Ok(map.tombstone_horizon());
+            }
+            drop(map);
+            std::thread::yield_now();
+        }
     }
 
     /// The counts and sizes of the store.

@@ -15,6 +15,9 @@ use coreplane_record::{Kind, View};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
+/// The most tombstones that are held no longer and forgotten at a time.
+const AT_ONCE: usize = 1024;
+
 /// A tombstone that the index need not lead to once it is durable.
 #[derive(Debug)]
 pub(super) struct Grave {
@@ -29,7 +32,7 @@ pub(super) struct Grave {
 /// The tombstones that the index leads to.
 #[derive(Debug, Default)]
 pub(super) struct Graves {
-    /// Those that wait to be durable, in the order of the stream, and those that are held no longer.
+    /// Those that wait to be durable, in the order of the stream.
     waiting: VecDeque<Grave>,
     /// Those that are durable and held, by sequence and offset.
     held: BTreeMap<(u64, u64), Grave>,
@@ -59,11 +62,10 @@ impl Graves {
         *self = Self::default();
     }
 
-    /// Those with a sequence up to this are held no longer.
-    fn let_go(&mut self, sequence: u64) {
-        let held = self.held.split_off(&(sequence.saturating_add(1), 0));
-        let free = std::mem::replace(&mut self.held, held);
-        self.waiting.extend(free.into_values());
+    /// The first of those that are durable, if it has a sequence up to this: it is held no longer.
+    fn let_go(&mut self, sequence: u64) -> Option<Grave> {
+        let first = self.held.first_entry()?;
+        (first.key().0 <= sequence).then(|| first.remove())
     }
 
     pub(super) fn dram_bytes(&self) -> u64 {
@@ -119,15 +121,19 @@ impl List {
                 }
                 continue;
             }
-            let is_there = self.is_tombstone(offset, grave.sequence);
-            // The last access to its key, done in one search.
-            let Entry::Occupied(entry) = self.index.entry(grave.key) else { continue };
-            if is_there && matches!(entry.get(), Versions::One(it) if *it == offset) {
-                self.key_bytes -= entry.key().heap_bytes();
-                entry.remove();
-                self.horizon = self.horizon.max(grave.sequence);
-                self.forget(offset, grave.len, grave.birth);
-            }
+            self.bury_grave(grave);
+        }
+    }
+
+    fn bury_grave(&mut self, Grave { key, offset, len, sequence, birth }: Grave) {
+        let is_there = self.is_tombstone(offset, sequence);
+        // The last access to its key, done in one search.
+        let Entry::Occupied(entry) = self.index.entry(key) else { return };
+        if is_there && matches!(entry.get(), Versions::One(it) if *it == offset) {
+            self.key_bytes -= entry.key().heap_bytes();
+            entry.remove();
+            self.horizon = self.horizon.max(sequence);
+            self.forget(offset, len, birth);
         }
     }
 
@@ -138,10 +144,18 @@ impl List {
         view.is_ok_and(|it| it.header.kind == Kind::Delete && it.sequence() == sequence)
     }
 
-    /// Holds tombstones with a sequence above this.
-    pub(super) fn hold_graves(&mut self, sequence: u64) {
+    /// Holds tombstones with a sequence above this; forgets some of the others. True if more are left.
+    pub(super) fn hold_graves(&mut self, sequence: u64) -> bool {
         self.held = sequence;
-        self.graves.let_go(sequence);
         self.bury_graves();
+        for _ in 0..AT_ONCE {
+            match self.graves.let_go(sequence) {
+                // While there is doubt, as above.
+                Some(_) if self.damage.doubt.is_some() => {}
+                Some(grave) => self.bury_grave(grave),
+                None => return false,
+            }
+        }
+        true
     }
 }

@@ -354,8 +354,8 @@ impl Map for List {
         self.is_trim_due()
     }
 
-    fn hold_tombstones(&mut self, sequence: u64) {
-        self.hold_graves(sequence);
+    fn hold_tombstones(&mut self, sequence: u64) -> bool {
+        self.hold_graves(sequence)
     }
 
     fn tombstone_horizon(&self) -> u64 {

@@ -6,12 +6,15 @@ use crate::map::{Group, Map};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
-use coreplane_record::Kind;
+use coreplane_record::{Kind, View};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The most tombstones that are removed after one commit: each removal writes the path to it anew.
 const AT_ONCE: usize = 64;
+
+/// The most tombstones that are held no longer at a time.
+const LET_GO: usize = 4096;
 
 /// A tombstone that the tree had an entry for.
 #[derive(Debug)]
@@ -25,8 +28,8 @@ struct Grave {
 #[derive(Debug)]
 pub(super) struct Graves {
     open: VecDeque<Grave>,
-    /// The newest of each key: version and sequence.
-    kept: BTreeMap<Box<[u8]>, (u64, u64)>,
+    /// Versions, by sequence and key.
+    kept: BTreeMap<(u64, Box<[u8]>), u64>,
     /// Tombstones with a sequence above this are held.
     held: u64,
 }
@@ -45,19 +48,33 @@ impl Graves {
         if self.may_go(sequence) {
             self.open.push_back(Grave { key: key.into(), version, sequence });
         } else {
-            let kept = self.kept.entry(key.into()).or_default();
-            *kept = (*kept).max((version, sequence));
+            self.keep(Grave { key: key.into(), version, sequence });
         }
     }
 
-    pub(super) fn hold(&mut self, sequence: u64) {
+    fn keep(&mut self, Grave { key, version, sequence }: Grave) {
+        let kept = self.kept.entry((sequence, key)).or_default();
+        *kept = (*kept).max(version);
+    }
+
+    /// The tree has no entry for this tombstone any more.
+    pub(super) fn replaced(&mut self, tombstone: &View<'_>) {
+        if !self.kept.is_empty() {
+            self.kept.remove(&(tombstone.sequence(), tombstone.key().into()));
+        }
+    }
+
+    /// Holds those with a sequence above this; lets some of the others go. True if more are left.
+    pub(super) fn hold(&mut self, sequence: u64) -> bool {
         self.held = sequence;
-        for (key, (version, sequence)) in std::mem::take(&mut self.kept) {
-            self.dig(&key, version, sequence);
+        for _ in 0..LET_GO {
+            let Some(first) = self.kept.first_entry().filter(|it| it.key().0 <= sequence) else {
+                return false;
+            };
+            let ((sequence, key), version) = first.remove_entry();
+            self.open.push_back(Grave { key, version, sequence });
         }
-        for it in std::mem::take(&mut self.open) {
-            self.dig(&it.key, it.version, it.sequence);
-        }
+        true
     }
 
     pub(super) fn clear(&mut self) {
@@ -76,6 +93,10 @@ impl Tree {
         let guard = epoch::pin();
         for count in 0..AT_ONCE {
             let Some(grave) = self.graves.open.pop_front() else { return count > 0 };
+            if !self.graves.may_go(grave.sequence) {
+                self.graves.keep(grave);
+                continue;
+            }
             match self.bury_grave(&guard, &grave) {
                 Ok(true) => {}
                 // `verify` reports a tree that cannot be read; the tombstone does no harm.

@@ -254,6 +254,9 @@ impl Tree {
         let is_put = view.as_ref().map_or(true, |view| view.header.kind == Kind::Put);
         self.records = self.records.saturating_sub(u64::from(is_put));
         let Ok(view) = view else { return };
+        if view.header.kind == Kind::Delete {
+            self.graves.replaced(&view);
+        }
         let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
         let gone = Gone { offset, len, is_large };
         self.gone.extend(self.stream.is_sound(&view).then_some(gone));
@@ -421,9 +424,10 @@ impl Map for Tree {
         self.kept_due > 0
     }
 
-    fn hold_tombstones(&mut self, sequence: u64) {
-        self.graves.hold(sequence);
+    fn hold_tombstones(&mut self, sequence: u64) -> bool {
+        let is_any_left = self.graves.hold(sequence);
         let _any = self.bury_graves();
+        is_any_left
     }
 
     fn tombstone_horizon(&self) -> u64 {
