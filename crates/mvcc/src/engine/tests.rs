@@ -197,6 +197,35 @@ fn held_tombstones_go_some_at_a_time() {
     }
 }
 
+/// The one that goes first cannot be read.
+#[test]
+fn a_damaged_tombstone_keeps_no_others() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("pool");
+    let options = Options { check_reads: true, ..quiet() };
+    let engine = create(&path, MapKind::CowTree, &options);
+    engine.hold_tombstones(0).expect("held");
+    (0..200).for_each(|number| put(&engine, &key(number), b"value"));
+    for number in 0..150 {
+        let _deleted = engine.delete(&key(number), &WriteOptions::default()).expect("deleted");
+    }
+    engine.sync().expect("synced");
+    let guard = coreplane_pmem::epoch::pin();
+    let at = engine.store.map.read().newest(&guard, &key(0)).expect("found").expect("a tombstone");
+    drop(guard);
+    let file = std::fs::File::options().write(true).open(&path).expect("the file");
+    // The length of its value.
+    file.write_all_at(&[0xff; 4], at + 8).expect("written");
+    engine.hold_tombstones(u64::MAX).expect("let go");
+    for _ in 0..10 {
+        put(&engine, &key(199), b"value");
+    }
+    let mut left = 0;
+    let _damaged = engine.changes_since(0, &mut |it| left += u32::from(it.record.is_none()));
+    let damaged = engine.store.damaged_keys_since(0).expect("damaged keys");
+    assert_eq!((left, damaged.len()), (0, 1));
+}
+
 /// A tombstone that is replaced before it is durable is not held, and costs no record that comes to its place.
 #[test]
 fn a_held_tombstone_that_was_replaced_is_forgotten() {

@@ -98,9 +98,9 @@ impl Tree {
                 continue;
             }
             match self.bury_grave(&guard, &grave) {
-                Ok(true) => {}
-                // `verify` reports a tree that cannot be read; the tombstone does no harm.
-                Ok(false) | Err(_) => {
+                // A tombstone that cannot be read, or the way to it, does no harm: `verify` reports the damage.
+                Ok(true) | Err(_) => {}
+                Ok(false) => {
                     self.graves.open.push_front(grave);
                     return count > 0;
                 }
