@@ -384,6 +384,36 @@ fn iterated(store: &MapEngine, count: usize) -> (Vec<Vec<u8>>, Result<(), Error>
     }
 }
 
+/// A key was passed over, and is sound when the iteration ends: it was not shown all the same.
+#[test]
+fn an_iteration_reports_what_it_has_passed_over() {
+    for kind in KINDS {
+        let (mut image, at) = with_sixty(kind, true, 20);
+        // A bit of the value.
+        image.flip_bit(at as u64 + 32, 4);
+        let sim = image.reopen().expect("memory");
+        let store = MapEngine::simulated_open(kind, Arc::clone(sim.space()), &options());
+        let store = store.expect("open");
+        let (mut shown, mut cursor) = (0, 0);
+        while shown < 30 {
+            cursor = store.iterate(cursor, 7, &mut |_| shown += 1).expect("more");
+        }
+        let (key, value) = of_sixty(20);
+        store.put(&key, &value, &WriteOptions::default()).map(drop).expect("put");
+        let end = loop {
+            match store.iterate(cursor, 7, &mut |_| shown += 1) {
+                Ok(0) => break Ok(()),
+                Ok(next) => cursor = next,
+                Err(error) => break Err(error),
+            }
+        };
+        assert!(matches!(&end, Err(error) if error_is_damage(error)), "{kind:?}: {end:?}");
+        assert_eq!(shown, 59, "{kind:?}");
+        let (keys, end) = iterated(&store, 7);
+        assert!(keys.len() == 60 && end.is_ok(), "{kind:?}: {} keys, {end:?}", keys.len());
+    }
+}
+
 /// Looks at every key alone, between its neighbours, and with all others; returns the keys that can be read.
 fn readable(store: &MapEngine, keys: &[Vec<u8>], what: &str) -> Vec<Vec<u8>> {
     let is_sound = |key: &Vec<u8>| store.get(key).is_ok_and(|value| value.is_some());

@@ -10,22 +10,6 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Fails if the newest record of a key may be lost or cannot be read, or if keys may be unknown: callers that pass
-    /// over such keys report this at the end.
-    pub(super) fn check_all(&self) -> Result<()> {
-        if !self.volume.damaged.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.map.read().check_complete()?;
-        self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |guard, met| {
-            let view = met.view?;
-            if met.is_live {
-                self.show(guard, &view, met.ticket, false, &mut |_| {})?;
-            }
-            Ok(ControlFlow::Continue(()))
-        })
-    }
-
     /// The keys whose newest record is damaged and is, or may be, newer than `sequence`.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use walk::Reached;
 
 /// The map that an engine is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +115,7 @@ pub(crate) struct Store {
     /// Where a fence is a sync: bytes that were written `relaxed` since a sync was last requested.
     relaxed_bytes: AtomicU64,
     counts: Stripes<COUNTS>,
-    cursors: Mutex<Cursors<Box<[u8]>>>,
+    cursors: Mutex<Cursors<Reached>>,
     windows: Windows,
     expiries: Expiries,
     durability: Durability,

@@ -292,6 +292,41 @@ fn what_a_snapshot_has_kept_goes_some_at_a_time() {
     }
 }
 
+/// One damaged record was met, and written anew.
+#[test]
+fn the_end_of_an_iteration_looks_at_no_other_keys() {
+    for kind in MapKind::ALL {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let path = directory.path().join("pool");
+        let options = Options { check_reads: true, ..quiet() };
+        let engine = create(&path, kind, &options);
+        (0..2_000).for_each(|number| put(&engine, &key(number), b"the value"));
+        let guard = coreplane_pmem::epoch::pin();
+        let at = engine.store.map.read().newest(&guard, &key(700)).expect("found").expect("one");
+        drop(guard);
+        let file = std::fs::File::options().write(true).open(&path).expect("the file");
+        file.write_all_at(&[0x40], at + 32).expect("written");
+        let iterate = || {
+            let mut cursor = 0;
+            loop {
+                let before = engine.store.volume.views.load(Ordering::Relaxed);
+                let next = engine.iterate(cursor, 100, &mut |_| {});
+                let looks = engine.store.volume.views.load(Ordering::Relaxed) - before;
+                match next {
+                    Ok(0) => return Ok(looks),
+                    Ok(next) => cursor = next,
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let end = iterate();
+        assert!(matches!(end, Err(Error::Corrupt { .. })), "{kind:?}: {end:?}");
+        put(&engine, &key(700), b"the value");
+        let looks = iterate().expect("nothing is damaged");
+        assert!(looks < 700, "{kind:?}: {looks} looks at records");
+    }
+}
+
 /// Nobody reads the records.
 #[test]
 fn expired_records_leave_in_the_background() {

@@ -315,9 +315,13 @@ impl Store {
 const SLICE: usize = 1024;
 
 fn damage_of(error: &Error) -> Damage {
-    let offset = match error {
+    Damage::new(offset_of(error), error.to_string())
+}
+
+/// The offset of the damage; 0 if it has none.
+pub(super) fn offset_of(error: &Error) -> u64 {
+    match error {
         Error::ChecksumMismatch { offset, .. } | Error::Corrupt { offset, .. } => *offset,
         _ => 0,
-    };
-    Damage::new(offset, error.to_string())
+    }
 }

@@ -19,6 +19,7 @@
 use super::Store;
 use super::durable::Reading;
 use super::read::Seen;
+use super::upkeep::offset_of;
 use crate::key::Key;
 use crate::map::{self, Way};
 use coreplane_engine::{Entry, Error, Record, Result, Ticket};
@@ -43,6 +44,14 @@ const LINES: u64 = 3;
 pub(super) enum Place {
     Up(Vec<u8>),
     Down(Option<Vec<u8>>),
+}
+
+/// The place that an iteration has reached.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reached {
+    key: Box<[u8]>,
+    /// The offset of the first damage that it has passed over.
+    passed: Option<u64>,
 }
 
 /// A step of a walk.
@@ -215,10 +224,7 @@ impl Store {
                 Err(_) if !holds && !mutant!("mvcc.walk.again") => {
                     return Ok(Next::Again(place.at(&key)));
                 }
-                Err(error) => {
-                    self.volume.damaged.store(true, Ordering::Relaxed);
-                    (Err(error), newest)
-                }
+                Err(error) => (Err(error), newest),
             };
             let (view, is_live) = match seen {
                 Ok(Seen::Live(view)) if view.header.large && !holds && reads_large => {
@@ -320,7 +326,6 @@ impl Store {
                     None => return Ok(true),
                 },
                 Err(map::Gap { error, end }) => {
-                    self.volume.damaged.store(true, Ordering::Relaxed);
                     let gap = Gap { error, end: end.map(Box::from) };
                     found.push(Found { key: Key::new(key), what: Err(gap) });
                     return Ok(true);
@@ -405,17 +410,18 @@ impl Store {
         })
     }
 
-    /// Shows some live records from `cursor` on; returns the next cursor.
+    /// Shows some live records from `cursor` on; returns the next cursor. An iteration passes over keys that cannot
+    /// be read, and is an error at its end, although they may have been written again by then: they were not shown.
     pub(super) fn iterate(
         &self,
         cursor: u64,
         count: usize,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
-        let from = self.cursors.lock().place_of(cursor);
+        let Reached { key, mut passed } = self.cursors.lock().place_of(cursor);
         let (mut left, mut next) = (count.max(1), None);
         let expected = count.saturating_add(1);
-        self.walk(Place::Up(from.into_vec()), (u64::MAX, expected), &mut |guard, met| {
+        self.walk(Place::Up(key.into_vec()), (u64::MAX, expected), &mut |guard, met| {
             if left == 0 {
                 next = Some(Box::<[u8]>::from(met.key));
                 return Ok(ControlFlow::Break(()));
@@ -430,18 +436,21 @@ impl Store {
                     visit(entry(met.key, record));
                 })
             });
-            if shown.is_err() {
-                // The end reports what cannot be read.
-                self.volume.damaged.store(true, Ordering::Relaxed);
+            if let Err(error) = shown {
+                passed = passed.or(Some(offset_of(&error)));
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let Some(key) = next else {
-            self.check_all()?;
-            self.cursors.lock().end(cursor);
-            return Ok(0);
-        };
-        Ok(self.cursors.lock().remember(cursor, key))
+        if let Some(key) = next {
+            return Ok(self.cursors.lock().remember(cursor, Reached { key, passed }));
+        }
+        if let Some(offset) = passed {
+            let what = "a record could not be read, and was not shown".to_owned();
+            return Err(Error::Corrupt { offset, what });
+        }
+        self.map.read().check_complete()?;
+        self.cursors.lock().end(cursor);
+        Ok(0)
     }
 
     /// Shows all changes with a sequence above `sequence`, tombstones too, except damaged records, which are an error at
