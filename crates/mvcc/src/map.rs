@@ -18,10 +18,29 @@ use coreplane_record::HEADER;
 pub(crate) enum Space {
     /// As many pages as were asked for are free.
     Found,
-    /// They will be when this generation of syncs has ended, or (0) when readers have gone.
+    /// As many will be: this generation of syncs ends next, or (0) readers go.
+    Coming(u64),
+    /// They may be after another call, when this generation of syncs has ended, or (0) readers have gone.
     Wait(u64),
-    /// They may be after another call. The map is to be released in between, for other threads.
-    Again,
+    /// They may be after another call. The map is to be released in between, for other threads; so many pages were
+    /// cleaned.
+    Again(u32),
+}
+
+impl Space {
+    /// The result of a search that has done what it can for these pages, of which `wanted` are to be usable.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if none is coming.
+    pub(crate) fn awaited(stream: &Stream, pages: u32, wanted: u32) -> Result<Self> {
+        let coming = stream.coming();
+        if coming == 0 {
+            return Err(stream.pages.no_space(pages));
+        }
+        let generation = stream.waits_for().unwrap_or(0);
+        let is_enough = stream.pages_usable() + coming >= wanted;
+        Ok(if is_enough { Self::Coming(generation) } else { Self::Wait(generation) })
+    }
 }
 
 /// The pages of a pool, as an open has found them.
@@ -398,11 +417,13 @@ pub(crate) struct Group<'w> {
     pub(crate) lengths: &'w [usize],
     /// Their keys.
     pub(crate) keys: &'w [&'w [u8]],
+    /// Pages of large values beside them, which were not taken yet.
+    pub(crate) apart: u32,
 }
 
 impl Group<'_> {
     /// No records: only the records appended before are ended.
-    pub(crate) const EMPTY: Self = Self { lengths: &[], keys: &[] };
+    pub(crate) const EMPTY: Self = Self { lengths: &[], keys: &[], apart: 0 };
 }
 
 /// A record that was appended.

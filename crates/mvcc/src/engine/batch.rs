@@ -125,7 +125,8 @@ impl Store {
         let lengths: Vec<usize> = due().map(|part| part.len).filter(|len| *len > 0).collect();
         let purpose = due().map(|part| part.purpose(options)).max().unwrap_or(Purpose::Delete);
         let keys: Vec<&[u8]> = due().map(|part| part.change.key()).collect();
-        let (group, is_idle) = (Group { lengths: &lengths, keys: &keys }, keys.is_empty());
+        let (group, is_idle) =
+            (Group { lengths: &lengths, keys: &keys, apart: 0 }, keys.is_empty());
         let space = self.space_for(&mut map, &guard, group, purpose)?;
         if space != Space::Found {
             return Ok(Attempt::Wait(space));

@@ -1,6 +1,7 @@
 //! The engine and its inner state: lists that have to stay short, pages that must not leak, damage that a write meets.
 
 use super::{MapEngine, MapKind};
+use crate::map::Space;
 use crate::volume::geometry::Geometry;
 use coreplane_engine::{Engine, Error, Outcome, Replicated, TimeSource, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
@@ -108,6 +109,33 @@ fn pages_cleaned_while_a_snapshot_goes_are_free_in_the_end() {
     let map = store.map.read();
     let pages = &map.stream().pages;
     assert_eq!(pages.count_aside(), 0, "of {:?}", pages.total_and_free());
+}
+
+/// Other threads get the map in between. What cannot be had is refused at once.
+#[test]
+fn a_list_cleans_some_pages_at_a_time() {
+    let sim = sim(Model::X86, 512);
+    let engine = MapEngine::simulated_create(MapKind::List, Arc::clone(sim.space()), &quiet());
+    let engine = engine.expect("an engine");
+    (0..11_000).for_each(|number| put(&engine, &key(number), &[7; 100]));
+    (0..11_000).step_by(15).for_each(|number| put(&engine, &key(number), &[8; 100]));
+    let store = &engine.store;
+    let (total, free) = store.map.read().stream().pages.total_and_free();
+    let too_much = store.map.write().make_space(total - 100, 0);
+    assert!(matches!(too_much, Err(Error::NoSpace { .. })), "{too_much:?}");
+    let before = engine.stats().cleaner_pages_freed;
+    assert_eq!(before, 0, "{free} of {total} pages are free");
+    let mut last = before;
+    for calls in 0.. {
+        let space = store.map.write().make_space(free + 10, 0).expect("space");
+        let cleaned = engine.stats().cleaner_pages_freed;
+        assert!(cleaned - last <= 16, "{} pages in one call", cleaned - last);
+        if space == Space::Found {
+            assert!(calls > 5, "{calls} calls");
+            return;
+        }
+        last = cleaned;
+    }
 }
 
 /// A clear says all that earlier clears and tombstones say, before a restart and after it.

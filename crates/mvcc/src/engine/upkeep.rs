@@ -1,5 +1,6 @@
 //! Closing, growing, clearing, sweeping, verifying.
 
+use super::durable::Writing;
 use super::patience::Patience;
 use super::read::Seen;
 use super::{Count, Store};
@@ -8,7 +9,7 @@ use coreplane_engine::{
     Completion, Damage, Error, Horizon, Progress, Result, Stats, Ticket, UnixMillis, VerifyReport,
     WriteOptions,
 };
-use coreplane_pmem::epoch;
+use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{Claim, mutant};
 use coreplane_record::{Header, Kind, pool_error, sync_failed};
 use std::cell::Cell;
@@ -78,30 +79,23 @@ impl Store {
     /// Removes every record, durably when it returns.
     pub(super) fn clear(&self) -> Result<()> {
         let _holding = self.holding.lock();
-        let mut patience = Patience::default();
         let len = Header { kind: Kind::Commit, ..Header::put(0) }.record_len(&[], 8);
-        let ticket = loop {
-            let mut map = self.writing()?;
-            self.check_writable()?;
-            let guard = epoch::pin();
-            let group = Group { lengths: &[len], keys: &[] };
-            let space = self.space_for(&mut map, &guard, group, Purpose::Clear)?;
-            if space != Space::Found {
-                drop((map, guard));
-                patience.wait(self, space)?;
-                continue;
-            }
+        let group = Group { lengths: &[len], ..Group::EMPTY };
+        let request = |map: &mut Writing<'_>, guard: &Guard| {
+            self.space_for(map, guard, group, Purpose::Clear)
+        };
+        let ticket = self.with_space(request, |map, guard| {
             // Records that are not visible yet are cleared, too.
-            self.commit_all(&mut map)?;
+            self.commit_all(map)?;
             let version = self.draw_version(None)?;
             self.drop_history(version)?;
-            map.clear(&guard, version)?;
+            map.clear(guard, version)?;
             if !mutant!("mvcc.clear.early") {
-                let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
+                let ticket = self.end_group(map, len, &WriteOptions::default())?;
                 self.cleared.store(ticket.position(), Ordering::Release);
             }
-            break Ticket::new(0, self.visible.load(Ordering::Acquire).max(1));
-        };
+            Ok(Ticket::new(0, self.visible.load(Ordering::Acquire).max(1)))
+        })?;
         if self.volume.space.fences_at_once() {
             return Ok(());
         }
@@ -197,7 +191,7 @@ impl Store {
                 Header { kind: Kind::Delete, sequence: Some(view.sequence()), ..Header::put(0) };
             let len = self.len_of(&map, &header, key, 8);
             let lengths = if len > 0 { &[len][..] } else { &[] };
-            let group = Group { lengths, keys: &[key] };
+            let group = Group { lengths, keys: &[key], apart: 0 };
             let space = self.space_for(&mut map, &guard, group, Purpose::Delete)?;
             if space != Space::Found {
                 drop(map);

@@ -178,7 +178,7 @@ impl Store {
         let value_len = if is_large { NAME } else { value.len().max(8) };
         let len = self.len_of(&map, &header, key, value_len);
         let lengths = if len > 0 { &[len][..] } else { &[] };
-        let group = Group { lengths, keys: &[key] };
+        let group = Group { lengths, keys: &[key], apart: 0 };
         let space = self.space_for(&mut map, &guard, group, purpose)?;
         if space != Space::Found {
             return Ok(Attempt::Wait(space));
@@ -391,11 +391,16 @@ impl Store {
         group: Group<'_>,
         purpose: Purpose,
     ) -> Result<Space> {
-        if group.keys.is_empty() && group.lengths.is_empty() {
+        let Group { lengths, keys, apart } = group;
+        if keys.is_empty() && lengths.is_empty() && apart == 0 {
             return Ok(Space::Found);
         }
-        let reserve = map.reserve(purpose);
-        let pages = map.pages_beside(guard, group, reserve)?;
+        let mut reserve = map.reserve(purpose);
+        if apart > 0 {
+            // Pages ahead belong to the stream.
+            reserve += map.stream().pages_ahead();
+        }
+        let pages = apart + map.pages_beside(guard, group, reserve)?;
         if pages == 0 || map.stream().pages_usable() >= pages + reserve {
             return Ok(Space::Found);
         }
@@ -418,23 +423,12 @@ impl Store {
 
     /// Writes a large value to pages of its own; [`Store::fence_large`] makes it durable, before a record names it.
     pub(crate) fn write_large(&self, value: &[u8], purpose: Purpose) -> Result<Prepared> {
-        let pages = self.volume.chain_pages(value.len());
-        let mut patience = Patience::default();
-        let chain = loop {
-            let mut map = self.writing()?;
-            self.check_writable()?;
-            let (to_end, reserve) =
-                (map.pages_for(&epoch::pin(), Group::EMPTY)?, map.reserve(purpose));
-            // Pages ahead belong to the stream.
-            let reserve = reserve + map.stream().pages_ahead();
-            match map.make_space(pages + to_end, reserve)? {
-                Space::Found => break map.stream_mut().take_chain(value.len())?,
-                space => {
-                    drop(map);
-                    patience.wait(self, space)?;
-                }
-            }
-        };
+        let apart = self.volume.chain_pages(value.len());
+        let group = Group { apart, ..Group::EMPTY };
+        let chain = self.with_space(
+            |map, guard| self.space_for(map, guard, group, purpose),
+            |map, _| map.stream_mut().take_chain(value.len()),
+        )?;
         let (name, pages) = self.volume.write_chain(chain, value)?;
         Ok(Prepared { name, pages, seen: None })
     }

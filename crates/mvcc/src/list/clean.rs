@@ -28,11 +28,9 @@ const FOR_CLEANER: u32 = 3;
 /// With fewer usable pages a victim is cleaned as a whole.
 const AMPLE: u32 = 12;
 
-/// Steps of trimming between two looks for free pages: each may interrupt all other threads.
+/// Pages that are cleaned in a call that looks for pages, or steps of trimming: others get the map in between.
+const ROUND: u32 = 16;
 const TRIMS: usize = 64;
-
-/// So many times that many in a call: the map is given to others in between.
-const ROUNDS: u32 = 4;
 
 /// When pages are short: bytes of a victim that are examined for each byte written, at least and at most.
 const PACE: (u64, u64) = (2, 32);
@@ -66,25 +64,21 @@ enum Holder {
 }
 
 impl List {
-    /// Ensures that `pages` pages are free, and `reserve` more. It terminates: a page without dead bytes is not
-    /// cleaned, and moved records have none.
+    /// Ensures that `pages` pages are free, and `reserve` more.
     pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
-        // Enough for each page twice, in case pages are cleaned for their tombstones alone.
-        let mut steps = 2 * self.stream.pages.total_and_free().0;
-        let mut rounds = 0;
+        let (wanted, mut cleaned) = (pages + reserve, 0);
         loop {
             let free = self.stream.pages.refresh_free();
             let usable = self.stream.pages_usable();
-            if usable >= pages + reserve {
+            if usable >= wanted {
                 return Ok(Space::Found);
             }
+            if cleaned == ROUND {
+                return Ok(Space::Again(cleaned));
+            }
             // The pages that are coming may wait for a guard of this very thread.
-            let is_enough_coming = usable + self.stream.coming() >= pages + reserve;
+            let is_enough_coming = usable + self.stream.coming() >= wanted;
             if !is_enough_coming && self.is_trim_due() {
-                if rounds == ROUNDS {
-                    return Ok(Space::Again);
-                }
-                rounds += 1;
                 if self.stream.is_hiding() {
                     self.stream.commit()?;
                 }
@@ -92,55 +86,37 @@ impl List {
                 for _ in 0..TRIMS {
                     self.trim_some(&guard)?;
                 }
-                continue;
+                return Ok(Space::Again(0));
             }
-            let may_clean = steps > 0 && usable >= self.for_victim() && !is_enough_coming;
+            if self.is_in_vain(pages) {
+                return Err(self.stream.pages.no_space(pages));
+            }
+            let may_clean = usable >= self.for_victim() && !is_enough_coming;
             if may_clean && let Some(generation) = self.stream.moves_wait_for()? {
                 self.stream.volume.space.sync_request(generation);
                 return Ok(Space::Wait(generation));
             }
             if may_clean && self.find_victim(1, true)? && self.clean_some(u64::MAX)? > 0 {
-                steps -= 1;
-                self.press()?;
+                cleaned += 1;
+                self.stream.press()?;
                 continue;
             }
-            self.press()?;
+            self.stream.press()?;
             // Pages whose word the first call has set to 0.
-            self.press()?;
-            if self.stream.pages.refresh_free() > free {
-                continue;
+            self.stream.press()?;
+            if self.stream.pages.refresh_free() <= free {
+                return Space::awaited(&self.stream, pages, wanted);
             }
-            if self.stream.coming() == 0 {
-                let reclaimable = self.reclaimable();
-                let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
-                return Err(Error::NoSpace { needed, reclaimable });
-            }
-            return Ok(Space::Wait(self.stream.waits_for().unwrap_or(0)));
         }
     }
 
-    /// Makes moved records, and changes that pages wait for, durable, or requests a sync that will.
-    fn press(&mut self) -> Result<()> {
-        if self.stream.fences_at_once() {
-            return self.stream.commit();
-        }
-        if mutant!("mvcc.clean.cover") {
-            self.stream.wait_for_generation();
-            self.stream.advance();
-        } else if self.stream.is_uncovered() {
-            let generation = self.stream.cover(false);
-            self.stream.volume.space.sync_request(generation);
-        } else {
-            self.stream.advance();
-        }
-        Ok(())
-    }
-
-    /// Bytes that are neither free nor live.
-    fn reclaimable(&self) -> u64 {
-        let (total, free) = self.stream.pages.total_and_free();
-        let in_use = u64::from(total - free) * u64::from(self.stream.volume.space.page_size());
-        in_use.saturating_sub(self.stream.pages.live())
+    /// True if there were not as many pages even if no byte that is not live took space.
+    fn is_in_vain(&self, pages: u32) -> bool {
+        let live = self.stream.pages.live().saturating_sub(self.tombstones.bytes());
+        let in_use = live.div_ceil(u64::from(self.stream.volume.space.page_size()));
+        let (total, _) = self.stream.pages.total_and_free();
+        // Of other tombstones it is not known yet whether they stay.
+        self.graves.is_settled() && in_use + u64::from(pages) > u64::from(total)
     }
 
     /// Examines some records of the victim if free pages are short: more of them the more was written since, and the

@@ -68,6 +68,11 @@ impl Graves {
         (first.key().0 <= sequence).then(|| first.remove())
     }
 
+    /// True if none waits to be durable.
+    pub(super) fn is_settled(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(super) fn dram_bytes(&self) -> u64 {
         ((self.waiting.capacity() + self.held.len() * 10 / 7) * size_of::<Grave>()) as u64
     }

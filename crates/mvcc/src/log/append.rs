@@ -35,6 +35,10 @@ const WAY: u64 = 24;
 /// Pages that a leader leaves to followers, whose records are packed differently.
 const FOR_FOLLOWERS: usize = 2;
 
+/// How often a search for room goes on that has cleaned pages, or dropped versions that dropped snapshots have seen:
+/// the caller serves others.
+const ROUNDS: u32 = 3;
+
 /// The most bytes that the end of a page takes.
 const PAGE_END: usize = 16;
 
@@ -172,8 +176,9 @@ impl LogMap {
     /// take.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; [`Error::Busy`] if versions that a dropped snapshot has seen are dropped first, of which
-    /// each call drops a part; the errors of [`LogMap::append`] for changes that no entry can have.
+    /// [`Error::NoSpace`]; [`Error::Busy`] if pages have to be cleaned first, or versions dropped that a dropped
+    /// snapshot has seen, of which each call does a part, or if a sync has to end; the errors of [`LogMap::append`]
+    /// for changes that no entry can have.
     pub fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
         let mut need = Need::default();
         self.add_need(&mut need, changes)?;
@@ -187,8 +192,7 @@ impl LogMap {
             need.lengths.extend([self.page_max(); FOR_FOLLOWERS]);
         }
         let purpose = purpose_of(!need.has_puts);
-        let mut patience = Patience::default();
-        self.look_for_room(&need, purpose, (&mut patience, false))
+        self.look_for_room(&need, purpose, (&mut Patience::default(), false))
     }
 
     /// True if there is so much room that neither [`LogMap::check_room`] nor [`LogMap::room_for_entries`] need be
@@ -280,31 +284,25 @@ impl LogMap {
         (patience, waits): (&mut Patience, bool),
     ) -> Result<()> {
         let store = &self.store;
-        let Need { lengths, keys, chains, .. } = need;
-        let (group, chains) = (Group { lengths, keys }, *chains);
+        let group = Group { lengths: &need.lengths, keys: &need.keys, apart: need.chains };
+        let mut rounds = 0;
         loop {
             let mut map = store.map.write();
             // A closed stream gets no page.
             store.check_writable()?;
             let guard = epoch::pin();
-            let mut space = store.space_for(&mut map, &guard, group, purpose)?;
-            if space == Space::Found && chains > 0 {
-                let reserve = map.reserve(purpose) + map.stream().pages_ahead();
-                let pages = chains + map.pages_for(&guard, group)?;
-                space = map.make_space(pages, reserve)?;
-            }
-            let is_release_due = map.is_release_due();
+            let space = store.space_for(&mut map, &guard, group, purpose)?;
             drop((map, guard));
             match space {
                 Space::Found => return Ok(()),
-                // Versions that a dropped snapshot has seen: there may be as many as keys, and the caller serves others.
-                Space::Again if is_release_due => return Err(Error::Busy),
-                // A sync that is under way will free pages; no call waits for it here.
-                Space::Wait(generation)
-                    if generation > 0 && (!waits || mutant!("mvcc.log.unawaited")) =>
-                {
+                // The append waits for the syncs.
+                Space::Coming(1..) if !waits => return Ok(()),
+                Space::Coming(1..) | Space::Wait(1..) if mutant!("mvcc.log.unawaited") => {
                     return Ok(());
                 }
+                Space::Wait(1..) if !waits => return Err(Error::Busy),
+                Space::Again(_) if rounds == ROUNDS => return Err(Error::Busy),
+                Space::Again(_) => rounds += 1,
                 space => patience.wait(store, space)?,
             }
         }
@@ -344,21 +342,15 @@ impl LogMap {
             false if all.is_empty() && uses_reserve => Purpose::Clear,
             false => Purpose::Delete,
         };
-        let mut patience = Patience::default();
-        loop {
-            let mut map = store.map.write();
-            self.check_next(&mut map, timestamp)?;
-            let guard = epoch::pin();
-            let space = self.room_for(&mut map, &guard, (&lengths, &keys), purpose)?;
-            if space != Space::Found {
-                drop((map, guard));
-                patience.wait(store, space)?;
-                continue;
-            }
-            let appended = self.append_group(&mut map, &guard, (timestamp, header), (all, &keys));
+        let request = |map: &mut Writing<'_>, guard: &Guard| {
+            self.check_next(map, timestamp)?;
+            self.room_for(map, guard, (&lengths, &keys), purpose)
+        };
+        store.with_space(request, |map, guard| {
+            let appended = self.append_group(map, guard, (timestamp, header), (all, &keys));
             // The next record would end an incomplete group. There were enough pages: the medium has failed.
-            return self.stop_if_failed(&mut map, appended);
-        }
+            self.stop_if_failed(map, appended)
+        })
     }
 
     fn append_group(

@@ -16,12 +16,11 @@
 use super::{Gate, LogMap, check_range, log_of};
 use crate::control::{Control, ENTRY_HEADER_MAX, check_members};
 use crate::engine::durable::Writing;
-use crate::engine::patience::Patience;
 use crate::engine::write::Prepared;
-use crate::map::{Purpose, Space};
+use crate::map::Purpose;
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Result, UnixMillis};
-use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 use std::sync::atomic::Ordering;
@@ -166,24 +165,16 @@ impl LogMap {
         };
         let value_len = if prepared.is_some() { NAME } else { record.value.len() };
         let len = header.record_len(record.key, value_len);
-        let mut patience = Patience::default();
-        loop {
-            let mut map = self.store.map.write();
-            self.store.check_writable()?;
-            let guard = epoch::pin();
-            if map.newest(&guard, record.key)?.is_some() {
+        let request = |map: &mut Writing<'_>, guard: &Guard| {
+            if map.newest(guard, record.key)?.is_some() {
                 return Err(Error::Unusable("a key is in the snapshot twice".to_owned()));
             }
-            let group = (&[len][..], &[record.key][..]);
-            let space = self.room_for(&mut map, &guard, group, Purpose::Overwrite)?;
-            if space != Space::Found {
-                drop((map, guard));
-                patience.wait(&self.store, space)?;
-                continue;
-            }
-            let added = self.add_with(&mut map, &guard, header, record, prepared.take());
-            return self.stop_if_failed(&mut map, added);
-        }
+            self.room_for(map, guard, (&[len], &[record.key]), Purpose::Overwrite)
+        };
+        self.store.with_space(request, |map, guard| {
+            let added = self.add_with(map, guard, header, record, prepared.take());
+            self.stop_if_failed(map, added)
+        })
     }
 
     fn add_with(

@@ -75,7 +75,6 @@ use crate::engine::MapKind;
 use crate::engine::Store;
 use crate::engine::durable::Writing;
 use crate::engine::open::create_options;
-use crate::engine::patience::Patience;
 use crate::map::{Group, Log, Purpose, Space};
 use crate::volume::geometry::{Geometry, Use};
 use coreplane_engine::{
@@ -85,6 +84,7 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space as Memory};
 use coreplane_record::{Options, outlive, pool_error};
 use parking_lot::RwLock;
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -400,25 +400,25 @@ impl LogMap {
         len: impl Fn(&Control) -> Result<Option<usize>>,
         change: impl FnOnce(&mut Writing<'_>, &Guard) -> Result<()>,
     ) -> Result<()> {
-        let store = &self.store;
-        let mut patience = Patience::default();
-        loop {
-            let mut map = store.map.write();
-            store.check_writable()?;
-            let Some(len) = len(log_of(&mut map)?.control())? else { return Ok(()) };
-            let guard = epoch::pin();
-            // Appends leave pages for this: applying and rolling back free pages.
-            let space = match self.room_for(&mut map, &guard, (&[len], &[]), Purpose::Delete) {
-                Err(Error::NoSpace { .. }) => self.last_room_for(&mut map, &guard, (to, len))?,
-                space => space?,
+        let is_due = Cell::new(true);
+        let request = |map: &mut Writing<'_>, guard: &Guard| {
+            let Some(len) = len(log_of(map)?.control())? else {
+                is_due.set(false);
+                return Ok(Space::Found);
             };
-            if space == Space::Found {
-                let changed = change(&mut map, &guard);
-                return self.stop_if_failed(&mut map, changed);
+            // Appends leave pages for this: applying and rolling back free pages.
+            match self.room_for(map, guard, (&[len], &[]), Purpose::Delete) {
+                Err(Error::NoSpace { .. }) => self.last_room_for(map, guard, (to, len)),
+                space => space,
             }
-            drop((map, guard));
-            patience.wait(store, space)?;
-        }
+        };
+        self.store.with_space(request, |map, guard| match is_due.get() {
+            true => {
+                let changed = change(map, guard);
+                self.stop_if_failed(map, changed)
+            }
+            false => Ok(()),
+        })
     }
 
     /// The same with fewer pages than are left to others, or than all pending entries may take.
@@ -444,7 +444,7 @@ impl LogMap {
         (lengths, keys): (&[usize], &[&[u8]]),
         purpose: Purpose,
     ) -> Result<Space> {
-        let group = Group { lengths, keys };
+        let group = Group { lengths, keys, apart: 0 };
         match self.store.space_for(map, guard, group, purpose)? {
             Space::Found => Ok(map.begin_group(lengths)?.map_or(Space::Found, Space::Wait)),
             space => Ok(space),

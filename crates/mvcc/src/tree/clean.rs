@@ -28,7 +28,7 @@ const ROUND: usize = 32;
 const PASSES: u64 = 2;
 
 /// Steps of release in a call that looks for pages: the map is given to others in between.
-const ROUNDS: u32 = 8;
+const ROUNDS: u32 = 2;
 
 /// The part of a page that was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,22 +45,26 @@ impl Tree {
     /// for the request: then everything that only waits for commits is let go, and the caller asks anew.
     pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
         let wanted = pages.saturating_add(reserve);
-        let is_refused = reserve >= self.stream.pages.total_and_free().0;
+        let (total, _) = self.stream.pages.total_and_free();
+        if pages > total {
+            return Err(self.stream.pages.no_space(pages));
+        }
+        let is_refused = reserve >= total;
         let is_short = !is_refused && self.stream.pages.refresh_free() < wanted;
         if is_short && self.need().bytes() > 0 {
-            // Fresh nodes are a part of the wanted pages: the caller asks for less when they are sealed.
+            // Fresh nodes are a part of the wanted pages: the caller asks for less when they are sealed. It counts as
+            // a page that was cleaned, since other writers may make nodes fresh again and again.
             self.push_out()?;
-            return Ok(Space::Wait(self.stream.pending().unwrap_or(0)));
+            return Ok(Space::Again(1));
         }
         let was_full = self.is_full();
-        let mut rounds = 0;
         loop {
             let free = self.stream.pages.refresh_free();
             if free >= wanted {
                 return Ok(Space::Found);
             }
             if is_refused && was_full && !self.is_full() {
-                return Ok(Space::Again);
+                return Ok(Space::Again(0));
             }
             if self.release_said() {
                 continue;
@@ -68,12 +72,10 @@ impl Tree {
             // The pages that are coming may wait for a guard of this very thread.
             let soon = free + self.stream.coming();
             if soon < wanted && self.kept_due > 0 {
-                if rounds == ROUNDS {
-                    return Ok(Space::Again);
+                for _ in 0..ROUNDS {
+                    self.release_kept(&epoch::pin());
                 }
-                rounds += 1;
-                self.release_kept(&epoch::pin());
-                continue;
+                return Ok(Space::Again(0));
             }
             let proven = self.stream.proven();
             let of_commit = self.stream.pages_for([self.commit_len_max()].into_iter());
@@ -94,59 +96,37 @@ impl Tree {
             }
             if can_commit && !mutant!("mvcc.tree.graves") && self.bury_graves() {
                 self.push_out()?;
-                return Ok(Space::Again);
+                return Ok(Space::Again(0));
             }
             if is_refused {
-                let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
-                return Err(Error::NoSpace { needed, reclaimable: self.reclaimable() });
+                return Err(self.stream.pages.no_space(pages));
             }
             if self.count_nodes(count::STEP) {
-                return Ok(Space::Again);
+                return Ok(Space::Again(0));
             }
             if soon < wanted && !self.is_in_vain() && self.clean_round(wanted)? {
                 self.push_out()?;
-                return Ok(Space::Again);
+                return Ok(Space::Again(0));
             }
             self.push_out()?;
             // Pages whose word the first call has set to 0.
             self.push_out()?;
-            if self.stream.pages.refresh_free() > free || self.release_said() {
-                continue;
+            if self.stream.pages.refresh_free() <= free && !self.release_said() {
+                return Space::awaited(&self.stream, pages, wanted);
             }
-            if self.stream.coming() == 0 {
-                let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
-                return Err(Error::NoSpace { needed, reclaimable: self.reclaimable() });
-            }
-            return Ok(Space::Wait(self.stream.waits_for().unwrap_or(0)));
         }
     }
 
     /// Seals the fresh nodes; durable where a fence is an instruction, otherwise with the next sync.
     fn push_out(&mut self) -> Result<()> {
         self.seal_all()?;
-        if self.stream.fences_at_once() {
-            return self.stream.commit();
-        }
-        if self.stream.is_uncovered() {
-            let generation = self.stream.cover(false);
-            self.stream.volume.space.sync_request(generation);
-        } else {
-            self.stream.advance();
-        }
-        Ok(())
+        self.stream.press()
     }
 
     /// True if so much was cleaned for one write that cleaning more would gain nothing.
     fn is_in_vain(&self) -> bool {
         self.pages_cleaned
             > self.cleaned_before + PASSES * u64::from(self.stream.pages.total_and_free().0)
-    }
-
-    /// Bytes that are neither free nor live.
-    fn reclaimable(&self) -> u64 {
-        let (total, free) = self.stream.pages.total_and_free();
-        let in_use = u64::from(total - free) * u64::from(self.stream.volume.space.page_size());
-        in_use.saturating_sub(self.stream.pages.live())
     }
 
     /// Cleans some pages; false if there is nothing to move.

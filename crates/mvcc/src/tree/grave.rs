@@ -57,10 +57,10 @@ impl Graves {
         *kept = (*kept).max(version);
     }
 
-    /// The tree has no entry for this tombstone any more.
-    pub(super) fn replaced(&mut self, tombstone: &View<'_>) {
-        if !self.kept.is_empty() {
-            self.kept.remove(&(tombstone.sequence(), tombstone.key().into()));
+    /// The tree has no entry for this record any more, which may be a tombstone.
+    pub(super) fn replaced(&mut self, view: &View<'_>) {
+        if view.header.kind == Kind::Delete && !self.kept.is_empty() {
+            self.kept.remove(&(view.sequence(), view.key().into()));
         }
     }
 
@@ -121,7 +121,8 @@ impl Tree {
         if view.header.kind != Kind::Delete || view.header.version != grave.version {
             return Ok(true);
         }
-        let pages = self.pages_for(guard, Group { lengths: &[], keys: &[&grave.key] })?;
+        let group = Group { keys: &[&grave.key], ..Group::EMPTY };
+        let pages = self.pages_for(guard, group)?;
         if self.stream.pages.total_and_free().1 < pages + FOR_OPENINGS {
             return Ok(false);
         }

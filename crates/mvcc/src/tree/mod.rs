@@ -254,9 +254,7 @@ impl Tree {
         let is_put = view.as_ref().map_or(true, |view| view.header.kind == Kind::Put);
         self.records = self.records.saturating_sub(u64::from(is_put));
         let Ok(view) = view else { return };
-        if view.header.kind == Kind::Delete {
-            self.graves.replaced(&view);
-        }
+        self.graves.replaced(&view);
         let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
         let gone = Gone { offset, len, is_large };
         self.gone.extend(self.stream.is_sound(&view).then_some(gone));

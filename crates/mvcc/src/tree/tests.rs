@@ -86,7 +86,7 @@ impl Bench {
     fn space_for(&mut self, key: &[u8], len: usize) {
         for _ in 0..1000 {
             let guard = epoch::pin();
-            let group = Group { lengths: &[len], keys: &[key] };
+            let group = Group { lengths: &[len], keys: &[key], apart: 0 };
             let pages = self.tree.pages_for(&guard, group).unwrap();
             drop(guard);
             let space = self.tree.make_space(pages, self.tree.reserve(Purpose::Delete));
@@ -100,10 +100,12 @@ impl Bench {
             }
             match space.unwrap() {
                 Found::Found => return,
-                Found::Again => {}
+                Found::Again(_) => {}
                 // Another test may be reading just now.
-                Found::Wait(0) => std::thread::sleep(Duration::from_millis(1)),
-                Found::Wait(generation) => self.volume.space.sync_wait(generation).unwrap(),
+                Found::Coming(0) | Found::Wait(0) => std::thread::sleep(Duration::from_millis(1)),
+                Found::Coming(generation) | Found::Wait(generation) => {
+                    self.volume.space.sync_wait(generation).unwrap();
+                }
             }
         }
         panic!("no space comes");

@@ -7,6 +7,7 @@
 //! The thesis collects by reachability alone: everything that is not reached from the root and was born before
 //! `stale_head` is free. Here an open does so once; from then on the counts yield the same result at no cost.
 
+use coreplane_engine::Error;
 use coreplane_pmem::Space;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -384,6 +385,14 @@ impl Pages {
     /// Live bytes; fewer while some pages are not counted.
     pub(crate) fn live(&self) -> u64 {
         i64::try_from(self.live).map_or(0, i64::cast_unsigned)
+    }
+
+    /// The error of a request for so many pages.
+    pub(crate) fn no_space(&self, pages: u32) -> Error {
+        let size = u64::from(self.space.page_size());
+        let in_use = (u64::from(self.total) - self.free.len() as u64) * size;
+        let reclaimable = in_use.saturating_sub(self.live());
+        Error::NoSpace { needed: u64::from(pages) * size, reclaimable }
     }
 
     /// Bytes of DRAM that this struct takes.

@@ -89,6 +89,26 @@ impl Stream {
         self.is_uncovered_itself() || !self.ended.is_empty() || self.pages.emptied() > 0
     }
 
+    /// Makes moved records, and changes that pages wait for, durable, or requests a sync that will.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn press(&mut self) -> Result<()> {
+        if self.fences_at_once() {
+            return self.commit();
+        }
+        if mutant!("mvcc.clean.cover") {
+            self.wait_for_generation();
+            self.advance();
+        } else if self.is_uncovered() {
+            let generation = self.cover(false);
+            self.volume.space.sync_request(generation);
+        } else {
+            self.advance();
+        }
+        Ok(())
+    }
+
     /// Makes all appended records durable, and frees all pages without live records, durably.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use crate::ops::{Draw, World, options, sim_options};
 use crate::worlds::{FILE, WORLD};
 use coreplane_engine::{Batch, Error};
 use coreplane_mvcc::{LogMap, MapKind};
-use coreplane_pmem::media::sim::{Eviction, Sim};
+use coreplane_pmem::media::sim::{Eviction, Model, Sim};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -210,9 +210,54 @@ fn what_was_applied_makes_room_before_it_is_committed() {
             }
             let mut batch = Batch::new();
             batch.put(b"k", b"v");
-            log.check_room(&batch, 0).unwrap_or_else(|error| panic!("{world:?}: {error}"));
+            let mut calls = 0;
+            while let Err(error) = log.check_room(&batch, 0) {
+                calls += 1;
+                assert!(matches!(error, Error::Busy) && calls < 100, "{world:?}: {error}");
+                // A sync has to end.
+                if matches!(world.model, Model::File) {
+                    committed(&log);
+                }
+            }
             log.append(newest + 1, b"header", &batch, false).expect("room");
         }
+    }
+}
+
+/// A sync that is to come frees some pages, and not as many as a leader asks for.
+#[test]
+fn a_leader_finds_room_for_what_it_can_append() {
+    for kind in MapKind::ALL {
+        let world = World { kind, pages: 128, ..FILE };
+        let sim = Sim::new(&sim_options(&world, 9)).expect("memory");
+        let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+        let (log, mut newest, mut found) = (log.expect("create"), 0, 0);
+        let mut append = |log: &LogMap, batch: &Batch| {
+            newest += 1;
+            log.append(newest, b"header", batch, true).map(|()| newest)
+        };
+        for round in 0..40_u8 {
+            // Two in a page, so that a third of it is of no use to others.
+            let batch = Batch::new().put(&[round % 30], &[round; 1400]).clone();
+            let newest = append(&log, &batch).expect("room");
+            committed(&log);
+            log.apply(newest).expect("apply");
+            let mut batch = Batch::new();
+            batch.put(b"large", &vec![7; usize::from(round) * 128 * 4096 / 39]);
+            match log.check_room(&batch, 0) {
+                Ok(()) => {
+                    let newest = append(&log, &batch).unwrap_or_else(|error| {
+                        panic!("{kind:?}, {round}: there was room, and {error}");
+                    });
+                    found += 1;
+                    committed(&log);
+                    log.apply(newest).expect("apply");
+                }
+                Err(Error::NoSpace { .. } | Error::Busy) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!((5..35).contains(&found), "{kind:?}: {found}");
     }
 }
 

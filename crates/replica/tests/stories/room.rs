@@ -1,9 +1,11 @@
 //! A follower that has no room for its leader's entries.
 
+use crate::stall::run;
 use crate::table::{LEN, Seat, Table};
 use coreplane_engine::{Batch, Error};
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::media::sim::Model;
+use coreplane_replica::Role;
 
 /// Bytes that the ring of each leader keeps: as much as a pool has room for, a part of it, and nearly nothing. A
 /// follower that lags further behind is sent a snapshot.
@@ -26,10 +28,14 @@ fn table(kind: MapKind, ring: usize, len: u64) -> Table {
 
 /// Proposes a change and has it delivered; false if the leader has no room.
 fn write(table: &mut Table, batch: &Batch) -> bool {
-    match table.node(1).propose(batch, None) {
-        Ok(_) => {}
-        Err(Error::NoSpace { .. }) => return false,
-        Err(error) => panic!("{error}"),
+    loop {
+        match table.node(1).propose(batch, None) {
+            Ok(_) => break,
+            Err(Error::NoSpace { .. }) => return false,
+            // Pages are cleaned for it, some at a time.
+            Err(Error::Busy) => table.run(1),
+            Err(error) => panic!("{error}"),
+        }
     }
     table.flush(1);
     while table.deliver() {}
@@ -98,6 +104,31 @@ fn a_follower_with_less_room_lags_and_does_not_stop() {
         assert!(table.node(3).installed() > 0 && !table.node(3).lacks_room());
         assert_eq!(get(&mut table, 3, 0), None);
         assert_eq!(get(&mut table, 3, count - 1).as_deref(), Some(&[7; 300][..]));
+    }
+}
+
+/// What it has applied is not durable yet: a sync that is to come frees some pages.
+#[test]
+fn a_leader_on_a_file_refuses_what_has_no_room_and_leads_on() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (3, 3), Model::File, |_| {});
+        run(&mut table, 60, &[1, 2, 3]);
+        let leader = table.leader().expect("a leader");
+        for round in 0..40 {
+            table.put(leader, &[round; 900]);
+            run(&mut table, 2, &[1, 2, 3]);
+        }
+        for part in 1..=8 {
+            let mut batch = Batch::new();
+            batch.put(b"large", &vec![7; LEN as usize / 8 * part]);
+            let answer = table.node(leader).propose(&batch, None).map(drop);
+            table.flush(leader);
+            run(&mut table, 5, &[1, 2, 3]);
+            let is_refused = matches!(answer, Err(Error::NoSpace { .. } | Error::Busy));
+            assert!(answer.is_ok() || is_refused, "{kind:?}, {part}: {answer:?}");
+            assert!(is_refused || part < 8, "{kind:?}: a value as long as the pool");
+            assert_eq!(table.node(leader).status().role, Role::Leader, "{kind:?}, {part}");
+        }
     }
 }
 

@@ -18,7 +18,7 @@ fn sync(table: &mut Table, id: u64) {
 }
 
 /// A tick of all nodes, of which the media of these work.
-fn run(table: &mut Table, ticks: usize, working: &[u64]) {
+pub(crate) fn run(table: &mut Table, ticks: usize, working: &[u64]) {
     for _ in 0..ticks {
         let all: Vec<u64> = table.seats.keys().copied().collect();
         all.into_iter().for_each(|id| table.tick(id));
