@@ -39,8 +39,8 @@ fn reads_and_writes_go_on_while_a_pool_grows() {
         assert!(count > 20, "{kind:?}: {count} calls");
         assert!(store.stats().pool_bytes >= GROWN);
         // They are where there was no room before.
-        let value = vec![8; 64 << 10];
-        for number in 0..1000_u64 {
+        let value = vec![8; 1 << 20];
+        for number in 0..20_u64 {
             let put = store.put(&number.to_be_bytes(), &value, &WriteOptions::default());
             let _written = put.expect("room");
         }

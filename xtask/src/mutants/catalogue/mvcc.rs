@@ -34,6 +34,8 @@ const LIST_DAMAGE: Suite = Suite::of(PACKAGE, "list_damage", &[]);
 const TREE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tree::tests"]);
 /// Tombstones that are held.
 const HELD: Suite = Suite::of(PACKAGE, Suite::UNIT, &["engine::tests::a_held_tombstone"]);
+/// What snapshots have kept.
+const RELEASE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["engine::tests::what_a_snapshot_has"]);
 const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
 /// Logs, cut everywhere.
 const LOG_CUTS: Suite = Suite::of(PACKAGE, "log", &["entries_are_there"]);
@@ -78,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.held.horizon", "a restart forgets that tombstones were dropped", CHANGES),
     Mutant::new("mvcc.clear.history", "a restart forgets that a clear left none", HISTORY),
     Mutant::new("mvcc.tree.clear_damaged", "a damaged node keeps a clear from its end", CLEARS),
-    Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", WALKS),
+    Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", RELEASE),
     Mutant::new("mvcc.walk.again", "a walk is sure of pages that it has not looked at", WALKS),
     Mutant::new("mvcc.clear.early", "a clear that nobody waits for", CLEAR_CUTS),
     Mutant::new("mvcc.clean.cover", "what was moved is not covered", ROUND_CUTS),
