@@ -114,7 +114,7 @@ fn what_is_said_to_fit_fits() -> Result<()> {
 fn room_that_is_ample_for_long_keys_is_there() -> Result<()> {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let options = map_options(&Options::default());
-    for changes in (15..=165).step_by(15) {
+    for changes in (15..=210).step_by(15) {
         let path = directory.path().join(changes.to_string());
         let (kind, media) = (MapKind::List, MediaChoice::Auto);
         let map = LogMap::create(kind, &path, LEN, Geometry::default(), media, &options)?;
