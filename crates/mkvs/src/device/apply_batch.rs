@@ -10,8 +10,7 @@
 //!   ring ─▶ batch ─▶ make a, make b, … ─▶ make all durable ─▶ report, publish the progress
 //! ```
 
-use super::{Device, Rings};
-use super::{Host, RecordCopy};
+use super::{Device, Host, Rings};
 use crate::device::ring::{Decision, Decisions, Taken};
 use coreplane_engine::Horizon;
 
@@ -89,12 +88,7 @@ impl One {
 
 impl Device {
     /// Makes an apply batch, answers the reads that come meanwhile, and publishes the progress.
-    pub(super) fn apply_batch(
-        &self,
-        (group, rings): (&impl Host, &Rings),
-        batch: &mut ApplyBatch,
-        found: &mut RecordCopy,
-    ) {
+    pub(super) fn apply_batch(&self, (group, rings): (&impl Host, &Rings), batch: &mut ApplyBatch) {
         if let [one] = batch.all() {
             let is_told = one.taken.is_told;
             if let Some(decision) = one.decision()
@@ -104,7 +98,7 @@ impl Device {
             }
         } else {
             self.pace.puts.of_each(batch.len as u32, || {
-                self.make_several((group, rings), batch, found);
+                self.make_several((group, rings), batch);
             });
         }
         self.track.come_to(batch.end());
@@ -112,15 +106,10 @@ impl Device {
     }
 
     /// The same for more than one write; they share a fence.
-    fn make_several(
-        &self,
-        (group, rings): (&impl Host, &Rings),
-        batch: &mut ApplyBatch,
-        found: &mut RecordCopy,
-    ) {
+    fn make_several(&self, (group, rings): (&impl Host, &Rings), batch: &mut ApplyBatch) {
         batch.horizon.clear();
         for at in 0..batch.len {
-            self.answer(rings, found);
+            self.answer(rings);
             let (before, behind) = batch.taken[..batch.len].split_at_mut(at + 1);
             let (one, next) = (&mut before[at], behind.first().and_then(One::decision));
             if let Some(next) = &next {

@@ -6,7 +6,7 @@
 //! started when the first request comes.
 //!
 //! ```text
-//!   reads       requests that callers wait for, served first: hedged reads (`group/hedge`)
+//!   reads       requests that callers wait for, served first: hedged reads (`group/hedge.rs`)
 //!   decisions   writes of one key that another device has decided (`ring`)
 //!   jobs        batches of such writes, and writes that are too long for that ring
 //! ```
@@ -57,7 +57,6 @@ use crossbeam_utils::CachePadded;
 pub(crate) use host::Host;
 use idle::{ASLEEP, AWAKE};
 use parking_lot::Mutex;
-use record_copy::RecordCopy;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
@@ -90,9 +89,8 @@ pub(crate) struct Job {
 
 /// A request in the ring of a device, for which a caller waits.
 pub(crate) trait Asked: Send + Sync {
-    /// Executes it in a device's processor, with a buffer that the processor uses again and again; `asked_at` is when
-    /// it was submitted.
-    fn run(&self, device: &Device, asked_at: Instant, found: &mut RecordCopy);
+    /// Executes it in a device's processor; `asked_at` is when it was submitted.
+    fn run(&self, device: &Device, asked_at: Instant);
 }
 
 /// A device of a group.

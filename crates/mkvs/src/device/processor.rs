@@ -2,7 +2,6 @@
 
 use super::apply_batch::ApplyBatch;
 use super::idle::NAPS;
-use super::record_copy::RecordCopy;
 use super::urgency::Urgency;
 use super::{AT_A_TIME, Device, Host, Rings, SPINS};
 use coreplane_pmem::epoch::pin_in;
@@ -33,12 +32,11 @@ impl Device {
     }
 
     fn serve<H: Host>(&self, group: &Weak<H>, batch: &mut ApplyBatch) {
-        let mut found = RecordCopy::default();
         // Spins until it naps, and rests until it sleeps.
         let (mut spins, mut rests, mut urgency) = (0, 0, Urgency::default());
         loop {
             let (answered, made) = (self.answered(), self.made());
-            if self.work(group, batch, &mut found) {
+            if self.work(group, batch) {
                 // For reads it need not look by itself.
                 rests = if self.made() == made { NAPS.min(rests) } else { 0 };
                 let has_answered = self.answered() != answered;
@@ -74,12 +72,7 @@ impl Device {
     }
 
     /// Executes some requests, those reads that wait before each write; false if there were none.
-    fn work<H: Host>(
-        &self,
-        group: &Weak<H>,
-        batch: &mut ApplyBatch,
-        found: &mut RecordCopy,
-    ) -> bool {
+    fn work<H: Host>(&self, group: &Weak<H>, batch: &mut ApplyBatch) -> bool {
         let guard = pin_in();
         let Some(rings) = self.rings(&guard).filter(|rings| !rings.is_idle()) else {
             return false;
@@ -98,10 +91,10 @@ impl Device {
             return false;
         };
         for _ in 0..AT_A_TIME {
-            self.answer(rings, found);
+            self.answer(rings);
             let has_batch = batch.take(&rings.decisions, &mut |key| self.engine.prefetch(key));
             if has_batch {
-                self.apply_batch((&*group, rings), batch, found);
+                self.apply_batch((&*group, rings), batch);
             }
             // Behind each apply batch, since the ring of decisions may never be empty. The order does not matter: an
             // engine keeps the greatest sequence.
@@ -120,13 +113,13 @@ impl Device {
 
     /// Answers the reads that wait at this moment: others may follow for ever, and writes wait meanwhile.
     #[inline]
-    pub(super) fn answer(&self, rings: &Rings, found: &mut RecordCopy) {
+    pub(super) fn answer(&self, rings: &Rings) {
         if rings.reads.is_empty() {
             return;
         }
         for _ in 0..rings.reads.len() {
             let Some((asked, asked_at)) = rings.reads.pop() else { return };
-            self.in_call(|| asked.run(self, asked_at, found));
+            self.in_call(|| asked.run(self, asked_at));
         }
     }
 }

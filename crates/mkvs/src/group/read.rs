@@ -3,7 +3,7 @@
 use super::Group;
 use crate::device::Device;
 use crate::device::decision::is_damage;
-use crate::group::hedge::lookup;
+use crate::group::hedge;
 use crate::in_flight::{Hashed, Seen};
 use crate::membership::states::Moment;
 use crate::shape::order::{nth, numbers};
@@ -352,7 +352,7 @@ impl Group {
     ) -> Result<Option<(Found, u8)>> {
         let (devices, _) = self.readers((hash, key), 0)?;
         let first = self.fastest(devices).ok_or_else(|| self.lost())?;
-        lookup::read(self, self.device(first)?, (hash, key), self.competes(), visit)
+        hedge::read(self, self.device(first)?, (hash, key), self.competes(), visit)
     }
 
     /// Asks the primary, and goes on without it if it has failed: then the new primary is asked the same, from the

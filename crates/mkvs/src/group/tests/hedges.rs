@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::device::fault_guard::guarded;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
-use crate::group::hedge::lookup;
+use crate::group::hedge;
 use crate::in_flight::InFlight;
 use coreplane_engine::{Result, StorageEngine, WriteOptions};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn a_read_does_not_wait_for_a_device_that_was_replaced() {
     let (of, first) = (Arc::clone(&group), Arc::clone(&asked));
     let reader = std::thread::spawn(move || {
         let key = (hash_of(b"key"), b"key".as_slice());
-        lookup::read(&of, &first, key, false, &mut |_| {}).map(|found| found.is_some())
+        hedge::read(&of, &first, key, false, &mut |_| {}).map(|found| found.is_some())
     });
     wait_until(|| around.gets.load(Ordering::SeqCst) > 0);
     let another = guarded(engine(&directory, 2)).expect("it is there");
@@ -85,7 +85,7 @@ fn a_device_that_comes_second_does_not_wait_for_the_caller() {
     }
     let (late, mut is_shown) = (group.device(0).expect("it is there"), false);
     let key = (hash_of(b"key"), b"key".as_slice());
-    let found = lookup::read(&group, late, key, true, &mut |_| {
+    let found = hedge::read(&group, late, key, true, &mut |_| {
         assert!(late.call().is_some());
         around.is_released.store(true, Ordering::SeqCst);
         wait_until(|| late.call().is_none());

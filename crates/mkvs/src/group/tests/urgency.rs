@@ -2,7 +2,6 @@
 
 use super::pair::{directory, engine, pair, put, wait_until};
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
-use crate::device::record_copy::RecordCopy;
 use crate::device::{Asked, Device};
 use crate::in_flight::InFlight;
 use crate::stats::hedge_delay::End;
@@ -38,7 +37,7 @@ impl Interceptor for Seen {
 }
 
 impl Asked for Seen {
-    fn run(&self, device: &Device, asked_at: Instant, _: &mut RecordCopy) {
+    fn run(&self, device: &Device, asked_at: Instant) {
         // By this it knows that it has answered.
         device.pace.note(End::Won, asked_at, Instant::now());
         self.note();
