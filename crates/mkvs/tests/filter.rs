@@ -3,8 +3,8 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Error, Remedy, WriteOptions};
-use coreplane_mkvs::filter::{Filter, FilterError, KEYS_PER_LINE, hash_of};
+use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_mkvs::filter::{Filter, KEYS_PER_LINE, hash_of};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position};
 use shelf::sample::created;
 use shelf::{Kind, Shelf};
@@ -91,7 +91,7 @@ fn it_grows_and_keeps_its_keys_and_its_promise() {
     assert!(contained(&filter, STRANGERS) > 40_000, "twice the design load");
     let rebuild = filter.rebuild(KEYS).unwrap();
     assert_dram_bytes(&filter, (KEYS + KEYS / 2) / KEYS_PER_LINE * 64);
-    assert_eq!(filter.rebuild(KEYS).unwrap_err(), FilterError::Rebuilding);
+    assert!(filter.rebuild(KEYS).unwrap_err().to_string().contains("already"));
     std::thread::scope(|scope| {
         for half in [0..KEYS / 2, KEYS / 2..KEYS] {
             let rebuild = &rebuild;
@@ -132,11 +132,10 @@ fn a_rebuild_that_fails_leaves_the_old_filter_in_force() {
 #[test]
 fn a_table_for_which_there_is_no_memory_is_refused_and_changes_nothing() {
     let error = Filter::with_capacity(u64::MAX).unwrap_err();
-    assert_eq!(error.remedy(), Remedy::FixInput);
     assert!(error.to_string().contains("18446744073709551615 keys"), "{error}");
     let filter = Filter::with_capacity(100).unwrap();
     insert(&filter, 0..100);
-    assert!(matches!(filter.rebuild(u64::MAX), Err(FilterError::NoMemory { .. })));
+    assert!(filter.rebuild(u64::MAX).unwrap_err().to_string().contains("no memory"));
     assert_eq!(contained(&filter, 0..100), 100);
     filter.rebuild(200).unwrap().finish();
     assert_eq!(filter.capacity(), 200);

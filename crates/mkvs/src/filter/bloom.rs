@@ -1,8 +1,8 @@
 //! The filter of a group, over the kernel.
 
-use super::kernel::{Gate, KEYS_PER_LINE, Phase, Place, Stay, Switch, Table};
+use super::kernel::{Gate, Phase, Place, Stay, Switch, Table};
 use super::stripe::stripe_number;
-use coreplane_engine::Remedy;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Published};
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
@@ -45,34 +45,6 @@ pub fn hash_of(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
 }
 
-/// Why a filter could not be made or made anew.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FilterError {
-    /// The system does not give the memory.
-    #[error("no memory for a filter of {capacity} keys: {bytes} bytes")]
-    NoMemory {
-        /// Keys that were asked for.
-        capacity: u64,
-        /// The bytes that they take.
-        bytes: u64,
-    },
-    /// The filter is being made anew already.
-    #[error("the filter is being made anew already")]
-    Rebuilding,
-}
-
-impl FilterError {
-    /// What the caller must do.
-    pub fn remedy(&self) -> Remedy {
-        match self {
-            // More than any machine has.
-            Self::NoMemory { bytes, .. } if *bytes > isize::MAX as u64 => Remedy::FixInput,
-            Self::NoMemory { .. } | Self::Rebuilding => Remedy::Retry,
-        }
-    }
-}
-
 /// Which keys a group may have.
 #[derive(Debug)]
 pub struct Filter {
@@ -87,8 +59,8 @@ impl Filter {
     /// An empty filter with room for `keys` keys.
     ///
     /// # Errors
-    /// [`FilterError::NoMemory`]. A key takes 6.4 bytes.
-    pub fn with_capacity(keys: u64) -> Result<Self, FilterError> {
+    /// If the system does not give the memory. A key takes 6.4 bytes.
+    pub fn with_capacity(keys: u64) -> Result<Self> {
         let footprint = Arc::new(AtomicU64::new(0));
         let table = Arc::new(table(keys, &footprint)?);
         let switch = Switch::new(table, Gate::new(OWN_STRIPES, SHARED_STRIPES));
@@ -133,7 +105,7 @@ impl Filter {
     /// if engine.remove("key").is_some() {
     ///     change.remove(hash_of(b"key"));
     /// }
-    /// # Ok::<(), coreplane_mkvs::filter::FilterError>(())
+    /// # Ok::<(), coreplane_engine::Error>(())
     /// ```
     ///
     /// If writers of the same key exclude each other from before the put until after the insertion, the put may
@@ -186,9 +158,10 @@ impl Filter {
     /// each.
     ///
     /// # Errors
-    /// [`FilterError::Rebuilding`] if it is under way, [`FilterError::NoMemory`].
-    pub fn rebuild(&self, capacity: u64) -> Result<Rebuild<'_>, FilterError> {
-        let turn = self.turn.try_lock().ok_or(FilterError::Rebuilding)?;
+    /// If it is under way, and if the system does not give the memory.
+    pub fn rebuild(&self, capacity: u64) -> Result<Rebuild<'_>> {
+        let is_busy = || Error::Unusable("the filter is being made anew already".to_owned());
+        let turn = self.turn.try_lock().ok_or_else(is_busy)?;
         let next = Arc::new(table(capacity, &self.footprint)?);
         let mut backoff = Backoff::new();
         self.switch.start(Arc::clone(&next), || backoff.wait());
@@ -196,11 +169,9 @@ impl Filter {
     }
 }
 
-fn table(capacity: u64, footprint: &Arc<AtomicU64>) -> Result<Table<Word>, FilterError> {
-    Table::new(capacity, footprint).map_err(|_| FilterError::NoMemory {
-        capacity,
-        bytes: capacity.div_ceil(KEYS_PER_LINE).saturating_mul(64),
-    })
+fn table(capacity: u64, footprint: &Arc<AtomicU64>) -> Result<Table<Word>> {
+    let no_memory = |_| Error::Unusable(format!("no memory for a filter of {capacity} keys"));
+    Table::new(capacity, footprint).map_err(no_memory)
 }
 
 /// A change of the group from before its engine is touched until after ([`Filter::change`]).

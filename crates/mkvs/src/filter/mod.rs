@@ -105,7 +105,7 @@ mod kernel;
 mod marks;
 mod stripe;
 
-pub use bloom::{Change, Filter, FilterError, Insertion, Rebuild, hash_of};
+pub use bloom::{Change, Filter, Insertion, Rebuild, hash_of};
 pub use kernel::KEYS_PER_LINE;
 
 /// The least number of keys that a filter has room for.

@@ -142,8 +142,6 @@ impl Group {
         (in_flight, sequence, rules): (Arc<InFlight>, Arc<CachePadded<AtomicU64>>, Rules),
     ) -> Result<Arc<Self>> {
         let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
-        let filter = Filter::with_capacity(CAPACITY_MIN);
-        let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
         let states = MemberStates::new(members, primary);
         let group = Self {
             number,
@@ -152,7 +150,7 @@ impl Group {
             // No write has begun before.
             settled_at: AtomicU64::new(states.now().stamp()),
             states,
-            filter,
+            filter: Filter::with_capacity(CAPACITY_MIN)?,
             asked: Asked::default(),
             is_listed: AtomicBool::new(true),
             is_to_be_listed: AtomicBool::new(false),

@@ -15,12 +15,12 @@
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::records::Walk;
-use crate::filter::{CAPACITY_MIN, FilterError, Rebuild, hash_of};
+use crate::filter::{CAPACITY_MIN, Rebuild, hash_of};
 use crate::group::Group;
 use crate::keyspace::Keyspace;
 use crate::shape::position::is_reserved;
 use crate::stats::counters::Count;
-use coreplane_engine::{Entry, Error, Result, Visibility};
+use coreplane_engine::{Entry, Result, Visibility};
 use coreplane_pmem::{background, spin};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -43,10 +43,6 @@ const AT_A_TIME: usize = 1024;
 
 /// How often the keys are listed if writes are taken back each time.
 const TRIES: u32 = 4;
-
-fn unusable(error: FilterError) -> Error {
-    Error::Unusable(error.to_string())
-}
 
 /// The least capacity of the filter of a group to which this device belongs.
 fn least_room(device: &Device) -> u64 {
@@ -178,7 +174,7 @@ impl Filters {
     /// back during each try: then the old filter is in force.
     fn fill_up_to(&self, group: &Group, capacity: u64, most: u64) -> Result<bool> {
         for _ in 0..TRIES {
-            let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
+            let rebuild = group.filter.rebuild(capacity)?;
             let taken_back = self.keyspace.in_flight.taken_back();
             let Some(is_listed) = self.list_all(group, &rebuild, most)? else {
                 return Ok(false);
