@@ -1,77 +1,45 @@
 //! A list that only grows, and whose entries stay where they are: read without a lock.
-//!
-//! ```text
-//!   0..16   16..48   48..112   …    rows, each twice as long as the one before, made when they are needed
-//! ```
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Entries of the first row, which is there from the beginning.
-const FIRST: u32 = 16;
+/// Entries of a chunk.
+const CHUNK: usize = 64;
 
-/// Rows: together they have room for more than 2^31 entries.
-const ROWS: usize = 27;
-
-type Row<T> = Box<[OnceLock<T>]>;
-
-/// The list.
+/// The list: a chain of chunks, each made when it is needed.
 pub(crate) struct AppendList<T> {
-    first: [OnceLock<T>; FIRST as usize],
-    more: [OnceLock<Row<T>>; ROWS],
-    /// Entries that were added, or are being added.
-    len: AtomicU32,
-}
-
-/// The row of an entry beyond the first row, and its place in that row.
-fn place_of(number: u32) -> (usize, usize) {
-    // Row r begins at FIRST x (2^(r+1) - 1).
-    let row = (number / FIRST + 1).ilog2() - 1;
-    let begin = FIRST * ((2 << row) - 1);
-    (row as usize, (number - begin) as usize)
+    entries: [OnceLock<T>; CHUNK],
+    next: OnceLock<Box<Self>>,
 }
 
 impl<T> AppendList<T> {
-    pub(crate) fn new() -> Self {
-        Self {
-            first: [const { OnceLock::new() }; FIRST as usize],
-            more: [const { OnceLock::new() }; ROWS],
-            len: AtomicU32::new(0),
-        }
+    pub(crate) const fn new() -> Self {
+        Self { entries: [const { OnceLock::new() }; CHUNK], next: OnceLock::new() }
     }
 
     /// Adds an entry; its number.
-    pub(crate) fn push(&self, entry: T) -> u32 {
-        let number = self.len.fetch_add(1, Ordering::AcqRel);
-        let place = match self.first.get(number as usize) {
-            Some(place) => place,
-            None => {
-                let (row, at) = place_of(number);
-                let len = (FIRST as usize) << (row + 1);
-                let make = || (0..len).map(|_| OnceLock::new()).collect();
-                &self.more[row].get_or_init(make)[at]
+    pub(crate) fn push(&self, mut entry: T) -> u32 {
+        let (mut chunk, mut number) = (self, 0);
+        loop {
+            for place in &chunk.entries {
+                match place.set(entry) {
+                    Ok(()) => return number,
+                    Err(unplaced) => entry = unplaced,
+                }
+                number += 1;
             }
-        };
-        // No other thread has the number.
-        let _placed = place.set(entry).is_ok();
-        number
+            chunk = chunk.next.get_or_init(|| Box::new(Self::new()));
+        }
     }
 
     /// The entry of a number.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        match self.first.get(number as usize) {
-            Some(place) => place.get(),
-            None => self.get_beyond(number),
+        let (mut chunk, mut at) = (self, number as usize);
+        while at >= CHUNK {
+            chunk = chunk.next.get()?;
+            at -= CHUNK;
         }
-    }
-
-    fn get_beyond(&self, number: u32) -> Option<&T> {
-        if number >= self.len.load(Ordering::Acquire) {
-            return None;
-        }
-        let (row, at) = place_of(number);
-        self.more.get(row)?.get()?.get(at)?.get()
+        chunk.entries[at].get()
     }
 }
 
