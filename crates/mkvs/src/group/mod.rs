@@ -18,7 +18,6 @@
 //! it, and refused.
 
 mod copy;
-mod decide;
 mod fast_put;
 mod fence;
 mod followers;
@@ -306,6 +305,7 @@ impl Group {
     ) -> Result<Tried> {
         let key = write.key();
         let order = self.order_of(&[(hash, key)])?;
+        let first = self.device(order.awaited()[0])?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
         if let Some((value, _)) = write.decided().put {
@@ -318,9 +318,9 @@ impl Group {
         // A key that is removed from the filter must not be listed by a rebuild that begins meanwhile. The key of a
         // put may be: then it is counted twice, which denies no key.
         let mut change = write.may_erase().then(|| self.filter.change());
-        let (outcome, made) = match self.decide(&order, options, write)? {
-            decide::Decision::Made(outcome, made) => (outcome, made),
-            decide::Decision::Refused(device, error) => {
+        let (outcome, made) = match self.decide(first, &order, options, write) {
+            Ok(made) => made,
+            Err((device, error)) => {
                 self.in_flight.refuse((hash, key), self.followers());
                 return Ok(Tried::Failed(device, error));
             }
@@ -330,8 +330,7 @@ impl Group {
             return Ok(Tried::Made(outcome));
         };
         let decided = write.decided();
-        let made = made.and_then(|made| self.copy_of(&order, made, &decided, options));
-        let copied = match made {
+        let copied = match self.copy_of(&order, made, &decided, options) {
             Ok(copied) => copied,
             Err(not_made) => return self.unmake(hash, asked, &decided, not_made),
         };
@@ -357,6 +356,35 @@ impl Group {
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
+    }
+
+    /// Has the first device that a write waits for decide it. If the record there is damaged, or in doubt, the next
+    /// device that has it decides, and the first gets the outcome like the others. The caller has the key lock.
+    ///
+    /// # Errors
+    /// As the device that has refused it: it was made nowhere.
+    fn decide(
+        &self,
+        first: &Arc<Device>,
+        order: &Order,
+        options: &WriteOptions,
+        write: &mut Write<'_>,
+    ) -> std::result::Result<(Outcome, Devices), (Arc<Device>, Error)> {
+        let (key, mut damage) = (write.key(), None);
+        let listed = order.awaited().iter().chain(order.others()).skip(1);
+        let peers = listed.filter_map(|number| self.at(*number)).filter(|device| {
+            device.drain();
+            // It has the newest record now, unless it has failed to make it.
+            self.is_member(device) && self.is_sure(device, |it| it == key)
+        });
+        for device in std::iter::once(first).chain(peers) {
+            match device.pace.puts.of(|| write.decide(&*device.engine, options)) {
+                Ok(outcome) => return Ok((outcome, 1 << device.number)),
+                Err(error) if is_damage(&error) => damage = damage.or(Some(error)),
+                Err(error) => return Err((Arc::clone(device), error)),
+            }
+        }
+        Err((Arc::clone(first), damage.unwrap_or_else(|| self.lost())))
     }
 
     #[inline]
