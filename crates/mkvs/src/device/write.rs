@@ -15,20 +15,7 @@ pub(crate) enum If<'a> {
     Any,
     Missing,
     There,
-    /// As [`Expected`].
-    Absent,
-    Value(&'a [u8]),
-    Sequence(u64),
-}
-
-impl<'a> From<Expected<'a>> for If<'a> {
-    fn from(expected: Expected<'a>) -> Self {
-        match expected {
-            Expected::Absent => Self::Absent,
-            Expected::Value(value) => Self::Value(value),
-            Expected::Sequence(sequence) => Self::Sequence(sequence),
-        }
-    }
+    Is(Expected<'a>),
 }
 
 impl If<'_> {
@@ -39,25 +26,19 @@ impl If<'_> {
         (key, value): (&[u8], Option<&[u8]>),
         options: &WriteOptions,
     ) -> Result<Outcome> {
-        let Some(value) = value else {
-            return match self {
-                Self::Any => engine.delete(key, options),
-                // Only if there is a record: a device receives a sequence, and would leave a tombstone for an absent
-                // key.
-                _ => engine.modify(key, options, &mut |record| {
-                    record.map_or(Mutation::Keep, |_| Mutation::Delete)
-                }),
-            };
-        };
-        let expected = match self {
-            Self::Any => return engine.put(key, value, options),
-            Self::Missing => return engine.insert(key, value, options),
-            Self::There => return engine.update(key, value, options),
-            Self::Absent => Expected::Absent,
-            Self::Value(value) => Expected::Value(value),
-            Self::Sequence(sequence) => Expected::Sequence(*sequence),
-        };
-        engine.compare_and_set(key, expected, value, options)
+        match (value, self) {
+            (None, Self::Any) => engine.delete(key, options),
+            // Only if there is a record: a device receives a sequence, and would leave a tombstone for an absent key.
+            (None, _) => engine.modify(key, options, &mut |record| {
+                record.map_or(Mutation::Keep, |_| Mutation::Delete)
+            }),
+            (Some(value), Self::Any) => engine.put(key, value, options),
+            (Some(value), Self::Missing) => engine.insert(key, value, options),
+            (Some(value), Self::There) => engine.update(key, value, options),
+            (Some(value), Self::Is(expected)) => {
+                engine.compare_and_set(key, *expected, value, options)
+            }
+        }
     }
 }
 

@@ -68,7 +68,7 @@ impl Engine for Matrix {
         value: &[u8],
         options: &WriteOptions,
     ) -> Result<Outcome> {
-        self.write_value((key, value), expected.into(), options)
+        self.write_value((key, value), If::Is(expected), options)
     }
 
     fn modify(
