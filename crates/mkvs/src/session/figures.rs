@@ -7,7 +7,6 @@ use crate::matrix::Matrix;
 use crate::membership::record::MemberState;
 use crate::shape::position::{Ack, Position};
 use crate::shape::prototype::Prototype;
-use crate::stats::counters::Answered;
 use coreplane_engine::{DeviceStats, GroupStats, Stats};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -108,7 +107,7 @@ fn total_of<'a>(name: &str, figures: impl Iterator<Item = &'a (&'static str, u64
 
 /// Adds the figures of a group.
 fn add_group(group: &Group, sum: &mut Stats) {
-    let Answered { hits, denied, false_hits, unasked } = group.asked.answered();
+    let [hits, denied, false_hits, unasked] = group.asked.answered();
     sum.hits += hits;
     sum.misses += denied + false_hits + unasked;
     let figures = vec![

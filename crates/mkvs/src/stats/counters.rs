@@ -54,19 +54,6 @@ pub(crate) enum Said {
     Nothing,
 }
 
-/// The sums of [`Asked`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Answered {
-    /// Reads that found a record.
-    pub(crate) hits: u64,
-    /// Reads that the filter answered.
-    pub(crate) denied: u64,
-    /// Reads for which the filter said "perhaps", and the devices had nothing.
-    pub(crate) false_hits: u64,
-    /// Reads that found nothing on the devices, and for which no filter was asked.
-    pub(crate) unasked: u64,
-}
-
 impl Asked {
     #[inline]
     pub(crate) fn note(&self, is_hit: bool, said: Said) {
@@ -84,8 +71,9 @@ impl Asked {
         self.0.add(0, hits);
     }
 
-    pub(crate) fn answered(&self) -> Answered {
-        let get = |at| self.0.get(at).max(0) as u64;
-        Answered { hits: get(0), denied: get(1), false_hits: get(2), unasked: get(3) }
+    /// Reads that found a record; that the filter answered; for which the filter said "perhaps", and the devices had
+    /// nothing; and that found nothing on the devices, and for which no filter was asked.
+    pub(crate) fn answered(&self) -> [u64; 4] {
+        std::array::from_fn(|at| self.0.get(at).max(0) as u64)
     }
 }
