@@ -60,7 +60,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Batches, and long writes, that may wait for a device.
 const JOBS: usize = 1024;
@@ -114,6 +114,8 @@ pub(crate) struct Device {
     is_closed: AtomicBool,
     /// Calls that the processor has begun, and ended.
     beat: CachePadded<AtomicU64>,
+    /// The call in which the watch has seen the processor, since when, and how often before.
+    watched: Mutex<Option<(u64, Instant, u32)>>,
     /// Why it failed: the first error.
     why: OnceLock<String>,
     /// How often a thread was about to leave it out, and how often that was over.
@@ -171,6 +173,7 @@ impl Device {
             rest: AtomicU32::new(AWAKE),
             is_closed: AtomicBool::new(false),
             beat: CachePadded::new(AtomicU64::new(0)),
+            watched: Mutex::default(),
             why: OnceLock::new(),
             failures: AtomicU64::new(0),
             failures_over: AtomicU64::new(0),
@@ -318,6 +321,17 @@ impl Device {
     pub(crate) fn call(&self) -> Option<u64> {
         let beat = self.beat.load(Ordering::Acquire);
         (beat % 2 == 1).then_some(beat)
+    }
+
+    /// True if the watch has seen the processor in one call for so long. It has looked several times by then: a
+    /// process that was stopped for a while has not.
+    pub(crate) fn hangs(&self, within: Duration) -> bool {
+        let mut watched = spin::lock(&self.watched);
+        *watched = self.call().map(|call| match *watched {
+            Some((known, since, looks)) if known == call => (call, since, looks + 1),
+            _ => (call, Instant::now(), 0),
+        });
+        watched.is_some_and(|(_, since, looks)| looks > 1 && since.elapsed() >= within)
     }
 
     /// Its engine, and the guard around it.

@@ -21,7 +21,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The thread: started with the first processor.
 #[derive(Debug, Default)]
@@ -56,47 +56,22 @@ impl Watch {
     }
 }
 
-/// A device in a call, and since when.
-struct InCall {
-    device: *const Device,
-    beat: u64,
-    since: Instant,
-    /// How often it was seen in the call before: a process that was stopped for a while has not looked.
-    looks: u32,
-}
-
 fn run(group: &Weak<Group>, within: Duration) {
-    let mut calls = Vec::new();
     loop {
         std::thread::park_timeout(within / 2);
         let Some(group) = group.upgrade() else { return };
         if group.watch.is_over.load(Ordering::SeqCst) {
             return;
         }
-        group.look_at_processors(&mut calls, within);
+        // Devices that have left are included: giving up such a device releases the threads that wait for it.
+        for device in group.devices().filter(|device| device.hangs(within)) {
+            group.leave_hanging(device, within);
+        }
     }
 }
 
 impl Group {
-    /// Gives up the devices that are in the same call for too long.
-    fn look_at_processors(&self, calls: &mut Vec<InCall>, within: Duration) {
-        let mut now = Vec::new();
-        // Devices that have left are included: giving up such a device releases the threads that wait for it.
-        for device in self.devices() {
-            let Some(beat) = device.call() else { continue };
-            let this = Arc::as_ptr(device);
-            // The earlier look at the device, in the same call. Devices keep their addresses.
-            let known = calls.iter().find(|it| std::ptr::eq(it.device, this) && it.beat == beat);
-            let (since, looks) =
-                known.map_or_else(|| (Instant::now(), 0), |it| (it.since, it.looks + 1));
-            if looks > 1 && since.elapsed() >= within {
-                self.leave_hanging(device, within);
-            }
-            now.push(InCall { device: this, beat, since, looks });
-        }
-        *calls = now;
-    }
-
+    /// Gives up a device that is in the same call for too long.
     fn leave_hanging(&self, device: &Device, within: Duration) {
         let members = self.members();
         if members & 1 << device.number != 0 && members.count_ones() < 2 {
