@@ -24,11 +24,8 @@ use std::time::Duration;
 /// How long a thread waits for a device to be gone whose calls return.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time between two looks at whether a call is still in it.
+/// Time between two looks at whether a call is still in it, after the first looks.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Looks before they are so far apart.
-const FIRST_LOOKS: u32 = 100;
 
 impl Device {
     /// Frees its resources when no caller is in them any more; its engine stays if the device `in_its_place` has
@@ -83,12 +80,10 @@ impl Device {
         let is_free = || {
             Published::reclaim(&self.rings) == 0 && (keeps_engine || self.fault_guard.is_dropped())
         };
-        let (mut backoff, mut looks) = (Backoff::new(), 0);
+        let mut backoff = Backoff::new();
         while !is_free() {
-            looks += 1;
-            if looks < FIRST_LOOKS {
-                backoff.wait();
-            } else {
+            backoff.wait();
+            if backoff.is_long() {
                 std::thread::sleep(LOOK);
             }
         }
