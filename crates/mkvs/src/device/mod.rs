@@ -33,7 +33,6 @@ mod release;
 pub(crate) mod ring;
 pub(crate) mod stretch;
 mod submit;
-mod urgency;
 pub(crate) mod user_code;
 pub(crate) mod write;
 

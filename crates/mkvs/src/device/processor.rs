@@ -1,8 +1,7 @@
 //! A device's processor: the thread that executes the requests in its rings.
 
 use super::apply_batch::ApplyBatch;
-use super::idle::NAPS;
-use super::urgency::Urgency;
+use super::idle::{NAPS, Urgency};
 use super::{AT_A_TIME, Device, Host, Rings, SPINS};
 use coreplane_pmem::epoch::pin_in;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,6 @@
 //! Positions of devices, how many of them a write waits for, and keys that are the matrix's own.
 
-use crate::shape::name::parse;
+use crate::shape::parse;
 use serde::{Deserialize, Serialize};
 
 /// Devices of a group at most.

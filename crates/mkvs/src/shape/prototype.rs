@@ -1,6 +1,6 @@
 //! The three prototypes of the paper, and the paths of reads.
 
-use crate::shape::name::parse;
+use crate::shape::parse;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
