@@ -159,8 +159,8 @@ pub enum Mutation {
     Expire(Option<UnixMillis>),
 }
 
-/// The bounds of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The bounds of an engine; by default those of one that takes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// The longest key, in bytes.
     pub key_len_max: usize,
@@ -170,6 +170,18 @@ pub struct Limits {
     pub batch_len_max: usize,
     /// The most bytes of keys and values in one batch.
     pub batch_bytes_max: usize,
+}
+
+impl Limits {
+    /// The bounds of what two engines take both.
+    pub fn both(self, other: Self) -> Self {
+        Self {
+            key_len_max: self.key_len_max.min(other.key_len_max),
+            value_len_max: self.value_len_max.min(other.value_len_max),
+            batch_len_max: self.batch_len_max.min(other.batch_len_max),
+            batch_bytes_max: self.batch_bytes_max.min(other.batch_bytes_max),
+        }
+    }
 }
 
 /// A record met by [`Engine::iterate`] or [`Replicated::changes_since`].

@@ -155,14 +155,10 @@ macro_rules! hints {
     };
 }
 
-/// The limits of an engine that was taken away.
-const NOTHING: Limits =
-    Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0, batch_bytes_max: 0 };
-
 impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
     questions! {
         name -> &'static str, or "none";
-        limits -> Limits, or NOTHING;
+        limits -> Limits, or Limits::default();
         clears_at_once -> bool, or true;
         now -> UnixMillis, or UnixMillis(0);
         stats -> Stats, or Stats::default();

@@ -43,20 +43,7 @@ impl Groups {
 /// The limits that hold on all devices.
 pub(crate) fn limits(groups: &[Arc<Group>]) -> Limits {
     let devices = groups.iter().flat_map(|group| group.devices());
-    let each = devices.map(|device| device.engine.limits());
-    let least = each.reduce(limits_of_both);
-    let nothing = Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0, batch_bytes_max: 0 };
-    least.unwrap_or(nothing)
-}
-
-/// The limits that hold on two devices.
-pub(crate) fn limits_of_both(one: Limits, other: Limits) -> Limits {
-    Limits {
-        key_len_max: one.key_len_max.min(other.key_len_max),
-        value_len_max: one.value_len_max.min(other.value_len_max),
-        batch_len_max: one.batch_len_max.min(other.batch_len_max),
-        batch_bytes_max: one.batch_bytes_max.min(other.batch_bytes_max),
-    }
+    devices.map(|device| device.engine.limits()).reduce(Limits::both).unwrap_or_default()
 }
 
 /// The group of a number that a table of owners has.

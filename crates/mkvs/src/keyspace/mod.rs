@@ -15,7 +15,7 @@ mod stale_writes;
 mod write_ahead;
 
 use crate::group::Group;
-use crate::group::list::{Groups, limits_of_both};
+use crate::group::list::Groups;
 use crate::in_flight::{InFlight, KeyLock};
 use crate::membership::lost_ranges::LostRanges;
 use crate::membership::unproven;
@@ -92,7 +92,7 @@ impl Keyspace {
     /// If a device that is to join takes less than the matrix, whose limits are those of the open devices.
     pub(crate) fn check_limits(&self, place: Position, device: Limits) -> Result<()> {
         let limits = self.limits;
-        if limits_of_both(limits, device) == limits {
+        if limits.both(device) == limits {
             return Ok(());
         }
         Err(Error::Unusable(format!("the matrix takes {limits:?}, and {place} only {device:?}")))
