@@ -212,7 +212,6 @@ impl Failover {
         mut gone: Vec<Gone<'_>>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
-        let mut lost = Vec::new();
         loop {
             gone.iter().for_each(|(at, _)| record.leave(*at));
             // The last member of a group must write the record, or else it would prove the old membership.
@@ -229,7 +228,7 @@ impl Failover {
                 gone.extend(failing.into_iter().map(|at| (at, None)));
                 continue;
             }
-            lost.extend(self.name_primaries(&leaving.groups, record)?);
+            self.name_primaries(&leaving.groups, record)?;
             let failed = self.write_twice(record, joiner, may_be_there);
             if failed.is_empty() {
                 break;
@@ -250,7 +249,8 @@ impl Failover {
                 gone.push((position, None));
             }
         }
-        self.keyspace.lost_ranges.add(&lost);
+        // Before a device is a member that lacks them.
+        self.keyspace.lost_ranges.set(&record.lost_ranges);
         for (at, why) in &gone {
             let device = self.device_at(*at).map(|device| &**device);
             device.zip(*why).iter().for_each(|(device, why)| device.note_failure(why));
@@ -313,12 +313,7 @@ impl Failover {
 
     /// Names another primary, which has every acknowledged write, where the primary has left. Writes that no
     /// member has are noted as lost.
-    fn name_primaries(
-        &self,
-        groups: &[&Arc<Group>],
-        record: &mut MembershipRecord,
-    ) -> Result<Vec<LostRange>> {
-        let mut all_lost = Vec::new();
+    fn name_primaries(&self, groups: &[&Arc<Group>], record: &mut MembershipRecord) -> Result<()> {
         for group in groups {
             let number = group.number;
             let stays = record.current_of(number) & group.members();
@@ -343,9 +338,8 @@ impl Failover {
                 }
             }
             record.take_lost_ranges(&lost)?;
-            all_lost.extend(lost);
         }
-        Ok(all_lost)
+        Ok(())
     }
 
     fn device_at(&self, Position { group, device }: Position) -> Option<&Arc<Device>> {

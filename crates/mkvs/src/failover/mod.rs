@@ -77,19 +77,16 @@ impl Failover {
     /// stays one: the write is read, being newer. The caller has the key lock.
     #[cold]
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
-        let is_its = |it: &LostRange| it.key() == Some((group, key));
-        // A change of the members that loses the key lists it before the record has it; the lock waits for the record.
-        let is_listed = self.keyspace.lost_ranges.has_key(group, key);
-        if is_listed || self.membership.now().lost_ranges.iter().any(is_its) {
+        if self.keyspace.lost_ranges.has_key(group, key) {
             let mut record = self.membership.lock();
-            record.lost_ranges.retain(|it| !is_its(it));
+            record.lost_ranges.retain(|it| it.key() != Some((group, key)));
             if self.keyspace.relaxed.is_noted() || mutant!("mkvs.forget.unwritten") {
                 // The write may not be durable yet: with the next record.
+                self.keyspace.lost_ranges.set(&record.lost_ranges);
                 self.membership.publish(&record);
-            } else if self.commit(&mut record).is_err() {
-                return;
+            } else {
+                let _forgotten = self.commit(&mut record).is_ok();
             }
-            self.keyspace.lost_ranges.forget_key(group, key);
         }
     }
 }
@@ -116,8 +113,6 @@ impl Superior for Failover {
             record.clone_from(&self.membership.now());
             return Err(error);
         }
-        self.commit(&mut record)?;
-        self.keyspace.lost_ranges.renew(&it);
-        Ok(())
+        self.commit(&mut record)
     }
 }

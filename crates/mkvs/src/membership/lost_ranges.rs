@@ -8,7 +8,7 @@
 //! The same holds for a key whose record was damaged on every device that had it when another device was
 //! filled: the filled device has no record of the key, and must not report it as absent.
 //!
-//! The ranges are in the membership record.
+//! The ranges are in the membership record; a copy of those in force is at hand for readers.
 
 use coreplane_engine::{Error, KeyRange};
 use parking_lot::RwLock;
@@ -73,7 +73,7 @@ pub(crate) fn just(key: &[u8]) -> KeyRange {
     KeyRange { start: key.to_vec(), end: Some([key, &[0]].concat()) }
 }
 
-/// The lost ranges of a matrix.
+/// The lost ranges of the membership record in force.
 #[derive(Debug)]
 pub(crate) struct LostRanges {
     is_any: AtomicBool,
@@ -108,18 +108,11 @@ impl LostRanges {
         if self.is_any() && self.ranges.read().iter().any(is_hit) { Err(lost()) } else { Ok(()) }
     }
 
-    /// Adds lost ranges.
-    pub(crate) fn add(&self, more: &[LostRange]) {
-        let mut ranges = self.ranges.write();
-        ranges.extend_from_slice(more);
-        self.is_any.store(!ranges.is_empty(), Ordering::Release);
-    }
-
-    /// Raises the sequence up to which one key is lost.
-    pub(crate) fn renew(&self, it: &LostRange) {
-        let mut ranges = self.ranges.write();
-        ranges.retain(|other| other.key() != it.key());
-        ranges.push(it.clone());
+    /// Takes the lost ranges of a record that comes in force.
+    pub(crate) fn set(&self, ranges: &[LostRange]) {
+        let mut known = self.ranges.write();
+        ranges.clone_into(&mut known);
+        self.is_any.store(!known.is_empty(), Ordering::Release);
     }
 
     /// True if a key is a lost range by itself.
@@ -127,23 +120,10 @@ impl LostRanges {
         self.ranges.read().iter().any(|it| it.key() == Some((group, key)))
     }
 
-    /// Forgets the lost range of one key.
-    pub(crate) fn forget_key(&self, group: u16, key: &[u8]) {
-        let mut ranges = self.ranges.write();
-        ranges.retain(|it| it.key() != Some((group, key)));
-        self.is_any.store(!ranges.is_empty(), Ordering::Release);
-    }
-
     /// The keys that are lost ranges by themselves, with their groups.
     pub(crate) fn keys(&self) -> Vec<(u16, Vec<u8>)> {
         let ranges = self.ranges.read();
         ranges.iter().filter_map(LostRange::key).map(|(group, key)| (group, key.to_vec())).collect()
-    }
-
-    /// Forgets all lost ranges.
-    pub(crate) fn forget(&self) {
-        self.ranges.write().clear();
-        self.is_any.store(false, Ordering::Release);
     }
 
     pub(crate) fn ranges(&self) -> Vec<KeyRange> {

@@ -400,7 +400,6 @@ impl Rebuild {
         record.horizon = record.horizon.max(horizon);
         let joiner = Joiner { device: Some(device.at), ..Joiner::default() };
         self.failover.commit_with(&mut record, vec![], joiner)?;
-        self.keyspace.lost_ranges.add(&left_out);
         self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         let of_group = |hash: u64| self.keyspace.is_of(group.number, hash);
         self.failover.forget_departure(device.at);

@@ -91,8 +91,14 @@ pub(crate) fn finish(
         put_record(&*device.engine, &device.record)?;
     }
     // Whoever is asked for the record next is told so.
-    record.is_clearing = false;
+    end_clear(record);
     Ok(())
+}
+
+/// Nothing is left, and nothing is lost any more.
+fn end_clear(record: &mut MembershipRecord) {
+    record.is_clearing = false;
+    record.lost_ranges.clear();
 }
 
 /// A device that has lost its record with all that it had, and the place where it lies: whose it is, if
@@ -137,7 +143,6 @@ impl Matrix {
                 return Err(error);
             }
             self.keyspace.in_flight.forget();
-            self.keyspace.lost_ranges.forget();
             self.keyspace.is_empty.store(false, Ordering::SeqCst);
         }
         for group in self.keyspace.groups.iter() {
@@ -155,7 +160,6 @@ impl Matrix {
         // What was written up to now is on no device, nor is the tombstone of it.
         let record = self.failover.change(|record| {
             (record.is_clearing, record.watermark) = (true, record.watermark.max(now));
-            record.lost_ranges.clear();
             record.horizon = record.horizon.max(now);
         })?;
         self.failover.watermark.fetch_max(record.watermark, Ordering::AcqRel);
@@ -179,7 +183,7 @@ impl Matrix {
                 }
             }
         }
-        self.failover.change(|record| record.is_clearing = false).map(drop)
+        self.failover.change(end_clear).map(drop)
     }
 
     /// Gives a device that has been emptied the record in force, which may have changed since the device began: nobody
