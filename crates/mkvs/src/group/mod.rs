@@ -85,10 +85,8 @@ pub(crate) struct Group {
     pub(crate) is_to_be_listed: AtomicBool,
     /// Records of a kept filter that its primary has, in a matrix that is only looked at: others have used it up.
     pub(crate) kept_records: AtomicU64,
-    /// The last stretch of sequences in which a thread checked the load of the filter; and keys that batches have
-    /// written.
+    /// The last stretch of sequences in which a thread checked the load of the filter.
     pub(crate) looked_at: AtomicU64,
-    pub(crate) batched: AtomicU64,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) sequence: Arc<CachePadded<AtomicU64>>,
     pub(crate) rules: Rules,
@@ -155,7 +153,6 @@ impl Group {
             is_to_be_listed: AtomicBool::new(false),
             kept_records: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
-            batched: AtomicU64::new(0),
             in_flight,
             sequence,
             rules,
@@ -400,12 +397,17 @@ impl Group {
 
     /// A sequence above all others, or the one that was given.
     pub(crate) fn draw(&self, given: Option<u64>) -> u64 {
+        self.draw_many(given, 1)
+    }
+
+    /// The last of so many, likewise.
+    pub(crate) fn draw_many(&self, given: Option<u64>, count: usize) -> u64 {
         match given {
             Some(given) => {
                 self.sequence.fetch_max(given, Ordering::AcqRel);
                 given
             }
-            None => self.sequence.fetch_add(1, Ordering::AcqRel) + 1,
+            None => self.sequence.fetch_add(count as u64, Ordering::AcqRel) + count as u64,
         }
     }
 

@@ -121,7 +121,9 @@ impl Matrix {
             applied = self.apply_in_turn(batch, options);
         }
         let written = applied?;
-        self.look_after_all(batch, written.sequence);
+        for change in batch.changes() {
+            self.look_after(self.keyspace.group_of(hash_of(change.key())), written.sequence);
+        }
         Ok(written)
     }
 
@@ -138,8 +140,9 @@ impl Matrix {
         self.keyspace.check_writable()?;
         loop {
             // Within the key locks, so that it is above all earlier writes of these keys. Anew each time, since a
-            // write that takes back has a newer sequence than the write that was tried.
-            let sequence = self.keyspace.groups[0].draw(given);
+            // write that takes back has a newer sequence than the write that was tried. One for each key: they count
+            // what was written.
+            let sequence = self.keyspace.groups[0].draw_many(given, changes.len().max(1));
             let options = WriteOptions {
                 sequence: Some(sequence),
                 durability: self.keyspace.relaxed.raised(options),

@@ -24,11 +24,10 @@ use crate::keyspace::Keyspace;
 use crate::rebuild::Rebuild;
 use crate::rebuild::filter_resize::Filters;
 use crate::stats::counters::Count;
-use coreplane_engine::{Batch, Mutation, Outcome, Record, Result, Ticket, WriteOptions};
+use coreplane_engine::{Mutation, Outcome, Record, Result, Ticket, WriteOptions};
 use coreplane_pmem::spin::Backoff;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Sequences after which the fill of a filter is checked.
 const FILTERS: u64 = 1 << 10;
@@ -182,22 +181,6 @@ impl Matrix {
         if is_next(&group.looked_at, sequence / FILTERS) {
             self.filters.look_after_filter(group);
             group.settle_writers(group.states.now());
-        }
-        self.failover.look_after_watermark(sequence);
-    }
-
-    /// The same after a batch, only some of whose sequences are seen here.
-    fn look_after_all(&self, batch: &Batch, sequence: u64) {
-        let mut keys: BTreeMap<u16, u64> = BTreeMap::new();
-        for change in batch.changes() {
-            *keys.entry(self.keyspace.group_of(hash_of(change.key())).number).or_default() += 1;
-        }
-        for (number, keys) in keys {
-            let group = &self.keyspace.groups[usize::from(number)];
-            let before = group.batched.fetch_add(keys, Ordering::Relaxed);
-            if before / FILTERS != (before + keys) / FILTERS {
-                self.filters.look_after_filter(group);
-            }
         }
         self.failover.look_after_watermark(sequence);
     }
