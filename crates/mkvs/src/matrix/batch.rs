@@ -39,8 +39,8 @@ struct Step<'b> {
     old: Old,
 }
 
-/// The group in which a batch failed, the device if one failed, and the error.
-type Failed = (u16, Option<Arc<Device>>, Error);
+/// The device on which a batch failed, if on one, and the error.
+type Failed = (Option<Arc<Device>>, Error);
 
 /// The result of a batch.
 enum Made {
@@ -156,7 +156,7 @@ impl Matrix {
                 return Ok(nothing);
             }
             let replaced = shares.iter().flat_map(|it| &it.steps).any(|step| step.old.is_some());
-            let (group, device, error) = match self.make_shares(&mut shares, &options, &counting)? {
+            let (device, error) = match self.make_shares(&mut shares, &options, &counting)? {
                 Made::Nothing(failed) => failed,
                 made => {
                     self.note_made(&shares, sequence);
@@ -171,7 +171,7 @@ impl Matrix {
                 return Err(if is_made { taken_back(given, error) } else { error });
             }
             let Some(device) = device else { return Err(error) };
-            self.keyspace.groups[usize::from(group)].go_on_without(&device, error)?;
+            self.keyspace.groups[usize::from(device.at.group)].go_on_without(&device, error)?;
         }
     }
 
@@ -382,7 +382,7 @@ impl Matrix {
                 Ok((made, then)) => (share.made, share.then) = (made, Some(then)),
                 Err(NotMade { made, device, error }) => {
                     share.made = made;
-                    return Some((group.number, device, error));
+                    return Some((device, error));
                 }
             }
         }
@@ -432,7 +432,7 @@ impl Matrix {
         (made, undone): (u64, u64),
     ) -> std::result::Result<Lost, Failed> {
         let group = shares[0].group;
-        let number = self.failover.intents.take().map_err(|error| (group.number, None, error))?;
+        let number = self.failover.intents.take().map_err(|error| (None, error))?;
         let least = made.min(undone);
         let written = Lost { number, group: group.number, least, is_over: true };
         let steps = shares.iter().flat_map(|share| &share.steps);
@@ -449,7 +449,7 @@ impl Matrix {
                 // The next open must not find the intent and make the batch.
                 let unmade = Lost { is_over: false, ..written };
                 let _dropped = self.drop_intent(&shares[0], unmade).is_ok();
-                return Err((group.number, Some(Arc::clone(device)), error));
+                return Err((Some(Arc::clone(device)), error));
             }
         }
         Ok(written)
