@@ -177,9 +177,11 @@ impl Matrix {
 
     /// A batch was made: writes it to the groups that its slots move to as well, and counts it.
     fn note_made(&self, shares: &[Share<'_>], sequence: u64) {
-        self.write_shares_ahead(shares, sequence);
         self.keyspace.counters.add(Count::Batches, 1);
         for step in shares.iter().flat_map(|share| &share.steps) {
+            if let Some(to) = self.keyspace.owners.of(step.hash).to() {
+                self.keyspace.write_ahead(to, step.hash, &Decided::of(step.change), sequence);
+            }
             let is_put = step.change.value().is_some();
             self.keyspace.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
             self.keyspace.in_flight.keep_tombstones(u64::from(!is_put));
@@ -196,15 +198,6 @@ impl Matrix {
             }
             drop(turns);
             backoff.wait();
-        }
-    }
-
-    /// Writes changes of keys in moving slots to the groups that the slots move to.
-    fn write_shares_ahead(&self, shares: &[Share<'_>], sequence: u64) {
-        for step in shares.iter().flat_map(|share| &share.steps) {
-            if let Some(to) = self.keyspace.owners.of(step.hash).to() {
-                self.keyspace.write_ahead(to, step.hash, &Decided::of(step.change), sequence);
-            }
         }
     }
 
