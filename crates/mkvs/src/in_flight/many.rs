@@ -1,16 +1,8 @@
 //! For threads that go through many keys at once: waiting for writers, and noticing that they must look again.
 
 use super::{InFlight, KeyLock, STRIPES};
-use std::sync::atomic::Ordering;
-
-/// A batch over several groups, as long as it may be refused.
-pub(crate) struct Holding<'a>(&'a InFlight);
-
-impl Drop for Holding<'_> {
-    fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+use coreplane_pmem::isolation::Isolation;
+use std::sync::atomic::{Ordering, fence};
 
 impl InFlight {
     /// Waits until all writers that began before the call have ended. Not for a thread that has a key lock.
@@ -26,18 +18,14 @@ impl InFlight {
 
     /// True if no write was taken back since, and none will be that may have been seen by then. Not for a thread
     /// that has a key lock.
-    pub(crate) fn is_as_before(&self, taken_back: u64) -> bool {
-        if self.held.load(Ordering::Acquire) != 0 {
+    pub(crate) fn is_as_before(&self, taken_back: u64, batches: &Isolation) -> bool {
+        // Earlier loads are not moved behind it.
+        fence(Ordering::Acquire);
+        if batches.quiet().is_none() {
             // A key that a batch has deleted was not seen, and the delete may be taken back: so wait for the batch.
             self.wait_for_key_locks();
         }
         self.taken_back() == taken_back
-    }
-
-    /// A batch over several groups begins: threads that go through many keys wait for it.
-    pub(crate) fn hold(&self) -> Holding<'_> {
-        self.held.fetch_add(1, Ordering::AcqRel);
-        Holding(self)
     }
 
     /// All key locks: no thread writes until they are dropped.
@@ -86,14 +74,14 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_while_a_batch_is_waited_for_is_looked_at_again() {
-        let in_flight = InFlight::new();
+        let (in_flight, batches) = (InFlight::new(), Isolation::default());
         let before = in_flight.taken_back();
-        assert!(in_flight.is_as_before(before));
+        assert!(in_flight.is_as_before(before, &batches));
         let is_refused = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let (turn, holding) = (in_flight.lock_key(3), in_flight.hold());
+            let (turn, publishing) = (in_flight.lock_key(3), batches.begin());
             let looks = scope.spawn(|| {
-                let is_as_before = in_flight.is_as_before(before);
+                let is_as_before = in_flight.is_as_before(before, &batches);
                 (is_refused.load(Ordering::SeqCst), is_as_before)
             });
             // It waits, although it has found nothing.
@@ -102,9 +90,9 @@ mod tests {
                 is_refused.store(true, Ordering::SeqCst);
             }
             in_flight.count_taken_back();
-            drop((holding, turn));
+            drop((publishing, turn));
             assert_eq!(looks.join().expect("no panic"), (true, false));
         });
-        assert!(in_flight.is_as_before(in_flight.taken_back()));
+        assert!(in_flight.is_as_before(in_flight.taken_back(), &batches));
     }
 }

@@ -103,8 +103,6 @@ pub(crate) struct InFlight {
     taken_back: AtomicU64,
     /// Approximately the tombstones that devices were given since they could last drop any.
     tombstones: AtomicU64,
-    /// Batches over several groups that are being made.
-    held: AtomicU64,
     /// A lower bound of the sequences of writes in doubt, perhaps of one that is not any more; all ones: none.
     doubt: AtomicU64,
     /// Held while a thread adds a doubt, or lists the doubts.
@@ -123,10 +121,10 @@ impl InFlight {
             Stripe { entries, sequencer, overdue: AtomicU32::new(0), made: AtomicU64::new(0) }
         };
         let stripes = (0..STRIPES).map(stripe).collect();
-        let [taken_back, tombstones, held] = [const { AtomicU64::new(0) }; 3];
+        let [taken_back, tombstones] = [const { AtomicU64::new(0) }; 2];
         let (doubt, doubting) = (AtomicU64::new(u64::MAX), Mutex::default());
         let secret = Secret::new();
-        Self { words, stripes, secret, taken_back, tombstones, held, doubt, doubting }
+        Self { words, stripes, secret, taken_back, tombstones, doubt, doubting }
     }
 
     /// The number of a key's stripe. A thread that takes several key locks takes them in this order.

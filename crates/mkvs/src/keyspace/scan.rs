@@ -4,8 +4,8 @@
 //! stretch comes from the group's *primary*: of every key it has the record that a reader was shown, and no
 //! other. Some cases need care:
 //!
-//! - A batch over several groups may be taken back, its deletes included. A stretch that was read during such
-//!   a batch waits for it, and is read again if anything was taken back meanwhile.
+//! - A batch may be taken back, its deletes included. A stretch that was read during a batch waits
+//!   for it, and is read again if anything was taken back meanwhile.
 //! - If a device fails, the group continues without it, and the stretch is read on another. If it only has
 //!   damaged records, another member is read instead: while no writer is active every member has the same.
 
@@ -102,7 +102,7 @@ impl Keyspace {
                     return self.read_around(of, (others, of.gone()), into, read, is_about);
                 }
                 Ok(read) => {
-                    let is_as_before = self.in_flight.is_as_before(taken_back);
+                    let is_as_before = self.in_flight.is_as_before(taken_back, &self.isolation);
                     if turns.is_some() || is_as_before || mutant!("mkvs.scan.taken_back") {
                         return Ok(read);
                     }

@@ -274,7 +274,6 @@ impl Matrix {
     ) -> Result<Made> {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
-        let _holding = is_held.then(|| self.keyspace.in_flight.hold());
         for share in shares.iter() {
             for step in &share.steps {
                 let asked = share.order.asked();
