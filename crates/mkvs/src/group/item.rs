@@ -46,6 +46,17 @@ impl Group {
         self.give_by(hash, &item.key, |engine| record.restore(engine, &options, true).map(|_| ()))
     }
 
+    /// Makes the record of a key anew on all devices, with a sequence above all of theirs; returns it. The caller has
+    /// the key lock.
+    pub(crate) fn give_anew(&self, hash: u64, key: &[u8]) -> Result<Item> {
+        let (known, sequence) = (self.item_of(key)?, self.draw(None));
+        if let Some(item) = &known {
+            self.renew(key, item.sequence, sequence)?;
+        }
+        let item = Item { key: key.to_vec(), put: known.and_then(|item| item.put), sequence };
+        self.give_instead(hash, &item).map(|_| item)
+    }
+
     fn give_by(
         &self,
         hash: u64,

@@ -91,14 +91,26 @@ impl Group {
             let (old, known) = self.old_of(torn.made, torn.asked, key)?;
             (torn.old, torn.known) = (Some(old), known);
         }
-        let old = Decided::to(key, torn.old.as_ref().unwrap_or(&None));
-        let sequence = self.draw(None);
+        self.write_anew(key, (torn.old.as_ref().unwrap_or(&None), torn.known), torn.made)
+    }
+
+    /// Makes a record, whose sequence was `known`, anew on all devices, in place of a write that was `made` on some.
+    ///
+    /// # Errors
+    /// As [`Self::renew`] and [`Self::restore`].
+    pub(crate) fn write_anew(
+        &self,
+        key: &[u8],
+        (old, known): (&Old, u64),
+        made: Devices,
+    ) -> Result<()> {
+        let (old, sequence) = (Decided::to(key, old), self.draw(None));
         if old.put.is_some() {
-            self.renew(key, torn.known, sequence)?;
+            self.renew(key, known, sequence)?;
         }
         let options = undo_options(sequence);
-        self.restore(torn.made, |device, is_spared| {
-            old.restore(&*device.engine, &options, is_spared).map(|_| ())
+        self.restore(made, |device, is_spared| {
+            old.restore(&*device.engine, &options, is_spared).map(drop)
         })
     }
 
@@ -107,7 +119,7 @@ impl Group {
     ///
     /// # Errors
     /// If that cannot be made durable.
-    pub(crate) fn renew(&self, key: &[u8], known: u64, sequence: u64) -> Result<()> {
+    pub(super) fn renew(&self, key: &[u8], known: u64, sequence: u64) -> Result<()> {
         self.superior()?.renew((self.number, key), known, sequence)
     }
 

@@ -45,15 +45,9 @@ impl Keyspace {
 
     /// Makes the owner's record of a key anew in both groups, with a sequence above all that either has.
     pub(crate) fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
-        let owner = &self.groups[route.owner()];
-        let (of_owner, sequence) = (owner.item_of(key)?, owner.draw(None));
-        if let Some(item) = &of_owner {
-            owner.renew(key, item.sequence, sequence)?;
-        }
-        let item = Item { key: key.to_vec(), put: of_owner.and_then(|item| item.put), sequence };
         let hash = hash_of(key);
+        let item = self.groups[route.owner()].give_anew(hash, key)?;
         self.in_flight.keep_tombstones(u64::from(item.put.is_none()));
-        owner.give_instead(hash, &item)?;
         match route.to() {
             Some(to) => self.groups[to].give_instead(hash, &item).map(|_| ()),
             None => Ok(()),

@@ -1,7 +1,7 @@
 //! Keys in doubt: takes back writes that were neither made nor taken back, and gives the newest record of a
 //! key to devices that lack it.
 
-use crate::device::decision::{Decided, is_damage};
+use crate::device::decision::is_damage;
 use crate::group::Group;
 use crate::group::rollback::sound_of;
 use crate::in_flight::{Hashed, InFlight, Indeterminate};
@@ -9,7 +9,7 @@ use crate::keyspace::intent::{Intent, Lost};
 use crate::rebuild::Rebuild;
 use crate::shape::order::numbers;
 use crate::shape::position::{Devices, Position};
-use coreplane_engine::{Result, WriteOptions};
+use coreplane_engine::Result;
 use std::sync::Arc;
 
 /// A summary of doubts.
@@ -83,20 +83,14 @@ impl Rebuild {
             }
         }
         let (found, known) = read?;
-        let sequence = group.draw(None);
-        let options =
-            WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         if found.is_some() {
-            group.renew(key, known, sequence)?;
             // A write that was not made was not counted. A key that is counted twice only makes the filter say
             // "perhaps".
             let change = group.filter.change();
             let _counted = change.insert(hash);
         }
         // Each of them is needed.
-        group.restore(Devices::MAX, |device, _| {
-            Decided::to(key, &found).make(&*device.engine, &options)
-        })?;
+        group.write_anew(key, (&found, known), Devices::MAX)?;
         self.make_known(group, (hash, key));
         Ok(())
     }

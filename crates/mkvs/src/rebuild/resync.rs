@@ -21,7 +21,7 @@ use crate::device::records::each_lot;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::group::item::{Item, sequence_on};
+use crate::group::item::sequence_on;
 use crate::in_flight::InFlight;
 use crate::keyspace::intent::Intent;
 use crate::membership::lost_ranges::{LostRange, just};
@@ -337,45 +337,19 @@ impl Rebuild {
         })?
     }
 
-    /// As [`Self::hold_key_against_peers`]; if a device has no space for that, once more after the devices have
-    /// dropped the tombstones that nobody needs. The caller has no key lock.
-    fn hold_key(&self, group: &Arc<Group>, device: &Device, key: &[u8]) -> Result<()> {
-        match self.hold_key_against_peers(group, device, key) {
-            Err(error) if self.failover.make_space(&error, true) => {
-                self.hold_key_against_peers(group, device, key)
-            }
-            held => held,
-        }
-    }
-
     /// Compares a key within its key lock, when all members have the same record. If this device has another,
     /// the record of its peers is written anew, to all.
-    fn hold_key_against_peers(
-        &self,
-        group: &Arc<Group>,
-        device: &Device,
-        key: &[u8],
-    ) -> Result<()> {
-        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
+    fn hold_key(&self, group: &Group, device: &Device, key: &[u8]) -> Result<()> {
+        let hash = hash_of(key);
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
         self.check_going_on()?;
         device.drain();
-        let of_peers = group.item_of(key)?;
-        let has = sequence_on(&*device.engine, key)?;
-        if has == of_peers.as_ref().map(|item| item.sequence) {
+        if sequence_on(&*device.engine, key)? == group.sequence_of(key)? {
             return Ok(());
         }
-        let nothing = || Item { key: key.to_vec(), put: None, sequence: 0 };
-        let of_peers = of_peers.unwrap_or_else(nothing);
-        let sequence = group.draw(None);
-        if of_peers.put.is_some() {
-            group.renew(key, of_peers.sequence, sequence)?;
-        }
-        let item = Item { sequence, ..of_peers };
+        let item = group.give_anew(hash, key)?;
         self.keyspace.in_flight.keep_tombstones(u64::from(item.put.is_none()));
-        // This device last: if a peer fails, the two differ still.
-        let peers = group.followers() & !(1 << device.number);
-        group.make_on_each(peers, |engine| item.give_to(engine).map(|_| ()))?;
-        item.give_to(&*device.engine).map(|_| ())
+        Ok(())
     }
 
     /// Makes a device that has been filled a member: durably, when it returns.
