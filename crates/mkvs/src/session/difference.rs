@@ -34,23 +34,23 @@ pub(super) fn difference_since(
         written.push(read?);
     }
     let (mut runs, mut all) = (Vec::new(), 0);
-    for ((position, _), written) in members.iter().zip(&written) {
+    for ((position, _), Written { entries, doubts, hurt }) in members.iter().zip(&written) {
         all |= 1 << position.device;
-        runs.push((position.device, written.entries().peekable()));
-        unsure.ranges.extend(written.doubts.iter().map(|doubt| (**position, doubt.clone())));
-        unsure.hurt.extend(written.hurt.iter().map(|it| (**position, it.clone())));
+        runs.push((position.device, entries.iter().peekable()));
+        unsure.ranges.extend(doubts.iter().map(|doubt| (**position, doubt.clone())));
+        unsure.hurt.extend(hurt.iter().map(|it| (**position, it.clone())));
     }
     let (mut missing, mut compared) = (Vec::new(), 0);
-    while let Some(key) = runs.iter_mut().filter_map(|(_, run)| Some(run.peek()?.0)).min() {
+    while let Some((key, _)) = runs.iter_mut().filter_map(|(_, run)| run.peek().copied()).min() {
         let (mut sequence, mut has, mut own) = (0, 0, [0; DEVICES_MAX]);
         for (device, run) in &mut runs {
             // A key that was shown again has several entries.
-            while let Some((_, its)) = run.next_if(|(next, _)| *next == key) {
-                own[usize::from(*device)] = its.max(own[usize::from(*device)]);
-                if its > sequence {
-                    (sequence, has) = (its, 0);
+            while let Some((_, its)) = run.next_if(|(next, _)| next == key) {
+                own[usize::from(*device)] = own[usize::from(*device)].max(*its);
+                if *its > sequence {
+                    (sequence, has) = (*its, 0);
                 }
-                if its == sequence || mutant!("mkvs.reconcile.older_has") {
+                if *its == sequence || mutant!("mkvs.reconcile.older_has") {
                     has |= 1 << *device;
                 }
             }
@@ -65,14 +65,9 @@ pub(super) fn difference_since(
 }
 
 /// The writes of a device that are newer than some sequence.
-#[derive(Default)]
 struct Written {
-    /// The keys, one behind the other: there may be millions.
-    keys: Vec<u8>,
-    /// The end of each key, and its sequence.
-    ends: Vec<(usize, u64)>,
-    /// The order of the keys, if they are not sorted: those of an ordered engine are.
-    order: Option<Vec<usize>>,
+    /// Keys and sequences, in the order of the keys.
+    entries: Vec<(Box<[u8]>, u64)>,
     /// The ranges in which it cannot show all keys.
     doubts: Vec<KeyRange>,
     /// The keys whose records are damaged.
@@ -82,11 +77,10 @@ struct Written {
 impl Written {
     /// Reads the writes since a sequence; without one, everything.
     fn since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Self> {
-        let Self { mut keys, mut ends, mut doubts, mut hurt, order } = Self::default();
+        let (mut entries, mut doubts, mut hurt) = (Vec::new(), Vec::new(), Vec::new());
         let mut note = |entry: Entry<'_>| {
             if !is_reserved(entry.key) {
-                keys.extend_from_slice(entry.key);
-                ends.push((keys.len(), entry.sequence));
+                entries.push((Box::from(entry.key), entry.sequence));
             }
         };
         let from = since.unwrap_or(engine.tombstone_horizon());
@@ -108,25 +102,7 @@ impl Written {
                 shown => shown?,
             }
         }
-        let written = Self { keys, ends, doubts, hurt, order };
-        let key = |at: &usize| written.entry(*at).0;
-        let order = (!(0..written.ends.len()).is_sorted_by_key(|at| key(&at))).then(|| {
-            let mut order: Vec<_> = (0..written.ends.len()).collect();
-            order.sort_unstable_by_key(key);
-            order
-        });
-        Ok(Self { order, ..written })
-    }
-
-    /// A key, in the order in which they were shown, and its sequence.
-    fn entry(&self, at: usize) -> (&[u8], u64) {
-        let begin = if at == 0 { 0 } else { self.ends[at - 1].0 };
-        let (end, sequence) = self.ends[at];
-        (&self.keys[begin..end], sequence)
-    }
-
-    /// Keys and sequences, in the order of the keys.
-    fn entries(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        (0..self.ends.len()).map(|at| self.entry(self.order.as_ref().map_or(at, |order| order[at])))
+        entries.sort_unstable();
+        Ok(Self { entries, doubts, hurt })
     }
 }
