@@ -197,12 +197,12 @@ impl Failover {
 
     /// Notes whether no device is known to have the record in force. The caller has the right to change it.
     fn set_lacks_record(&self, lacks_record: bool) {
-        if self.keyspace.lacks_record.load(Ordering::SeqCst) == lacks_record {
-            return;
+        // Those that are on their way learn of it from the states, too. The first group, which answers for all, last.
+        let groups = &self.keyspace.groups;
+        if self.keyspace.lacks_record() != lacks_record {
+            let in_order = groups.iter().skip(1).chain(groups.iter().take(1));
+            in_order.for_each(|group| group.states.set_proven(!lacks_record));
         }
-        // Those that are on their way learn of it from the states, and those that begin are refused.
-        self.keyspace.groups.iter().for_each(|group| group.states.set_proven(!lacks_record));
-        self.keyspace.lacks_record.store(lacks_record, Ordering::SeqCst);
     }
 
     fn try_commit<'s>(

@@ -64,9 +64,9 @@ impl Failover {
     /// # Errors
     /// If nothing may be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.keyspace.lacks_record.load(Ordering::Acquire) {
+        if self.keyspace.lacks_record() {
             let mut record = self.membership.lock();
-            if self.keyspace.lacks_record.load(Ordering::Acquire) {
+            if self.keyspace.lacks_record() {
                 self.commit(&mut record)?;
             }
         }

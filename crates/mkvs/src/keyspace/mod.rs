@@ -51,8 +51,6 @@ pub(crate) struct Keyspace {
     pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) closed: AtomicBool,
-    /// No device is known to have the membership record in force: an open may find another one.
-    pub(crate) lacks_record: AtomicBool,
     /// Tombstones up to this sequence are not on all devices.
     pub(crate) horizon: AtomicU64,
     /// Keys of which acknowledged writes may be lost.
@@ -98,17 +96,17 @@ impl Keyspace {
         Err(Error::Unusable(format!("the matrix takes {limits:?}, and {place} only {device:?}")))
     }
 
-    /// True if writes are made.
-    #[inline]
-    pub(crate) fn is_writable(&self) -> bool {
-        !self.closed.load(Ordering::Acquire) && !self.lacks_record.load(Ordering::Acquire)
+    /// True if no device is known to have the membership record in force: an open may find another one. The groups
+    /// are alike in that.
+    pub(crate) fn lacks_record(&self) -> bool {
+        self.groups[0].states.now().is_unproven()
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        if self.lacks_record.load(Ordering::Acquire) {
+        if self.lacks_record() {
             return Err(unproven());
         }
         Ok(())

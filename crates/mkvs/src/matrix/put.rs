@@ -7,6 +7,7 @@ use crate::matrix::Matrix;
 use crate::stats::counters::Count;
 use coreplane_engine::{Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::pin_in;
+use std::sync::atomic::Ordering;
 
 impl Matrix {
     /// Puts a value, unconditionally.
@@ -55,7 +56,7 @@ impl Matrix {
         };
         // A close goes through all key locks: a write that takes its lock later is not made.
         let route = keyspace.owners.of(hash);
-        if !keyspace.is_writable() || route.is_frozen() || route.to().is_some() {
+        if keyspace.closed.load(Ordering::Acquire) || route.is_frozen() || route.to().is_some() {
             return None;
         }
         let group = &keyspace.groups[route.owner()];

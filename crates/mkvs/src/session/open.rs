@@ -280,7 +280,6 @@ fn keyspace_of(
         cursors: Mutex::new(Cursors::default()),
         clock,
         closed: AtomicBool::new(options.looks_only),
-        lacks_record: AtomicBool::new(false),
         horizon: AtomicU64::new(record.horizon),
         lost_ranges: LostRanges::new(record.lost_ranges.clone()),
         counters: Counters::default(),
