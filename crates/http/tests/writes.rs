@@ -307,12 +307,9 @@ fn filters_of_a_query_are_bounded() -> Outcome<()> {
     let sub =
         |filters: &str| format!(r#"{{"aggregator":"sum","metric":"m","filters":[{filters}]}}"#);
     let filters = format!("{}{}", format!("{},", filter("regexp")).repeat(256), filter("none"));
-    let subs = format!("{}{}", format!("{},", sub(&filter("none"))).repeat(256), sub(""));
-    for (queries, said) in [
-        (sub(&filters), "at most 256 filters"),
-        (subs, "at most 100 sub-queries"),
-        (sub(&filter("none")), "Unrecognized filter"),
-    ] {
+    for (queries, said) in
+        [(sub(&filters), "at most 256 filters"), (sub(&filter("none")), "Unrecognized filter")]
+    {
         let body = format!(r#"{{"start":1,"queries":[{queries}]}}"#);
         let answer = served.ask("POST", "/api/query", body.as_bytes())?;
         assert_eq!(answer.status, 400, "{answer:?}");
