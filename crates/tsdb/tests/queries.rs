@@ -5,6 +5,8 @@
 //! answers are checked by a second implementation. Every script is run over points in the head, over sealed points,
 //! and over a store that was opened again. Floats may differ by 1e-12.
 
+#[path = "queries/kinds.rs"]
+mod kinds;
 #[path = "queries/memory.rs"]
 mod memory;
 

@@ -1,10 +1,10 @@
 //! Statements that change something.
 
-use super::ast::{Cast, Name, PolicyChange, Scope, Statement};
+use super::ast::{Name, PolicyChange, Scope, Statement};
 use super::budget::{Budget, Fallible};
-use super::condition::{Said, postings, resolved, split};
+use super::condition::{Said, of_measurement, split};
 use super::inputs::named;
-use crate::catalogue::{Policy, TagFilter};
+use crate::catalogue::Policy;
 use crate::error::Error;
 use crate::store::Store;
 
@@ -95,28 +95,19 @@ fn drop_series(store: &Store, database: &str, scope: &Scope, budget: &Budget<'_>
                 Name::Is(wanted) => **wanted == *name,
                 Name::Match(pattern) => pattern.0.is_match(&name),
             });
-        if !is_source {
-            continue;
-        }
-        let Some(condition) = &condition else {
-            wanted.push((name, TagFilter::All));
-            continue;
-        };
-        let fields = reader.fields(&name);
-        let kind = |wanted: &str, cast: Cast| {
-            let field = fields.iter().find(|it| *it.name == *wanted);
-            field.map_or(cast, |it| Cast::Type(it.field_type))
-        };
-        match postings(&resolved(condition, &kind)) {
-            (filter, true) => wanted.push((name, filter)),
-            (_, false) => {
-                return Err("fields not supported in WHERE clause during deletion".to_owned());
-            }
+        if is_source {
+            wanted.push(name);
         }
     }
+    // One at a time, since each has a copy of the condition.
+    let filter = |name: &str| match of_measurement(&reader, name, condition.as_ref()) {
+        (filter, None) => Ok(filter),
+        _ => Err("fields not supported in WHERE clause during deletion".to_owned()),
+    };
+    wanted.iter().try_for_each(|name| filter(name).map(drop))?;
     let may = |work| budget.may_list(work);
-    for (name, filter) in wanted {
-        let found = reader.series_within(&name, &filter, &may)?;
+    for name in wanted {
+        let found = reader.series_within(&name, &filter(&name)?, &may)?;
         store.drop_found(&found).map_err(|it| it.to_string())?;
     }
     Ok(())

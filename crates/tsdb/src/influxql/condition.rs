@@ -12,6 +12,7 @@ use super::fold::fold;
 use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment, rfc3339};
 use super::token::Operator;
 use crate::catalogue::TagFilter;
+use crate::read::Reader;
 
 /// The stated bounds of time; both belong to the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -343,4 +344,23 @@ pub(super) fn postings(condition: &Expr) -> (TagFilter, bool) {
         },
         _ => (TagFilter::All, false),
     }
+}
+
+/// The series of a measurement for which a condition on names can hold: their filter, and the condition itself if it
+/// has to be settled for each of them.
+pub(super) fn of_measurement(
+    reader: &Reader<'_>,
+    name: &str,
+    condition: Option<&Expr>,
+) -> (TagFilter, Option<Expr>) {
+    let Some(condition) = condition else { return (TagFilter::All, None) };
+    let kind = |wanted: &str, cast: Cast| match cast {
+        // A field may have the same name.
+        Cast::Tag => cast,
+        _ if reader.has_field(name, wanted) => Cast::Field,
+        _ => cast,
+    };
+    let condition = resolved(condition, &kind);
+    let (filter, is_all) = postings(&condition);
+    (filter, (!is_all).then_some(condition))
 }

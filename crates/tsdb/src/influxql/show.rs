@@ -1,8 +1,8 @@
 //! SHOW: names in the store.
 
-use super::ast::{Cast, Counted, Expr, Keys, Measurement, Name, Scope, Window};
+use super::ast::{Counted, Expr, Keys, Measurement, Name, Scope, Window};
 use super::budget::{Budget, Fallible};
-use super::condition::{Said, Settled, postings, resolved, settle, split};
+use super::condition::{Said, Settled, of_measurement, settle, split};
 use super::inputs::{Inputs, named};
 use super::time::go_duration;
 use super::token::Operator;
@@ -55,9 +55,9 @@ pub(super) struct Show<'q, 's> {
 struct About<'r, 's> {
     reader: &'r Reader<'s>,
     name: Arc<str>,
-    condition: Option<Expr>,
     filter: TagFilter,
-    is_all: bool,
+    /// The condition, if the filter lets series through for which it does not hold.
+    condition: Option<Expr>,
     /// Only series with points in shards of this time, if it is stated.
     said: Said,
 }
@@ -71,7 +71,7 @@ impl About<'_, '_> {
         let may = |work| budget.may_list(work);
         let mut found = self.reader.series_within(&self.name, &self.filter, &may)?;
         budget.hold(found.len().saturating_mul(16))?;
-        if let (Some(condition), false) = (&self.condition, self.is_all) {
+        if let Some(condition) = &self.condition {
             found.retain(|it| settle(condition, &|name| it.tag(name)) != Settled::Never);
         }
         if self.said != Said::default() {
@@ -84,7 +84,8 @@ impl About<'_, '_> {
 
     /// True if there is a condition.
     fn is_some(&self) -> bool {
-        !self.is_all || !matches!(self.filter, TagFilter::All) || self.said != Said::default()
+        let is_all = matches!((&self.filter, &self.condition), (TagFilter::All, None));
+        !is_all || self.said != Said::default()
     }
 
     /// The values of some tags of all series of the measurement, with their keys.
@@ -115,33 +116,31 @@ impl About<'_, '_> {
 }
 
 impl<'s> Show<'_, 's> {
-    /// The measurements that a statement is about, ascending.
-    fn about(&mut self, scope: &Scope) -> Fallible<Vec<About<'_, 's>>> {
+    /// The measurements that a statement is about, ascending, one at a time: the condition of each is a copy.
+    fn about(&mut self, scope: &Scope) -> Fallible<impl Iterator<Item = Fallible<About<'_, 's>>>> {
         let database = scope.database.as_deref();
         let at = self.inputs.open_names(database)?;
         let (condition, said) = split(scope.condition.as_ref(), self.now)?;
         condition.as_ref().map_or(Ok(()), check_operators)?;
-        let Some(reader) = self.inputs.reader(at) else { return Ok(Vec::new()) };
-        let mut all = Vec::new();
-        for name in reader.measurements() {
-            self.budget.tick()?;
+        let (budget, reader) = (self.budget, self.inputs.reader(at));
+        // Beside it there are that of a measurement, and a filter.
+        budget.hold(3 * condition.as_ref().map_or(0, Expr::bytes))?;
+        let all = reader
+            .into_iter()
+            .flat_map(|it| it.measurements().into_iter().map(move |name| (it, name)));
+        let about = all.map(move |(reader, name)| -> Fallible<_> {
+            budget.check()?;
             let is_source = |it: &Measurement| match &it.name {
                 Name::Is(wanted) => **wanted == *name,
                 Name::Match(pattern) => pattern.0.is_match(&name),
             };
             if !scope.sources.is_empty() && !scope.sources.iter().any(is_source) {
-                continue;
+                return Ok(None);
             }
-            let fields = reader.fields(&name);
-            let kind = |wanted: &str, cast: Cast| {
-                let field = fields.iter().find(|it| *it.name == *wanted);
-                field.map_or(cast, |it| Cast::Type(it.field_type))
-            };
-            let condition = condition.as_ref().map(|it| resolved(it, &kind));
-            let (filter, is_all) = condition.as_ref().map_or((TagFilter::All, true), postings);
-            all.push(About { reader, name, condition, filter, is_all, said });
-        }
-        Ok(all)
+            let (filter, condition) = of_measurement(reader, &name, condition.as_ref());
+            Ok(Some(About { reader, name, filter, condition, said }))
+        });
+        Ok(about.filter_map(Result::transpose))
     }
 
     /// SHOW DATABASES
@@ -200,7 +199,7 @@ impl<'s> Show<'_, 's> {
         condition.as_ref().map_or(Ok(()), check_operators)?;
         let mut names = Vec::new();
         for about in self.about(&plain)? {
-            budget.tick()?;
+            let about = about?;
             let is_wanted = match &condition {
                 None => true,
                 Some(condition) => has_tags(&about, condition, budget)?,
@@ -228,6 +227,7 @@ impl<'s> Show<'_, 's> {
         let budget = self.budget;
         let mut tables = Vec::new();
         for about in self.about(scope)? {
+            let about = about?;
             let rows: Vec<_> = windowed(of(&about, budget)?.into_iter(), scope.rows).collect();
             rows.iter().try_for_each(|_| budget.row(ROW_BYTES))?;
             if !rows.is_empty() {
@@ -280,7 +280,7 @@ impl<'s> Show<'_, 's> {
         let budget = self.budget;
         let mut all: Vec<Arc<Series>> = Vec::new();
         for about in self.about(scope)? {
-            let series = about.series(budget)?;
+            let series = about?.series(budget)?;
             budget.hold(series.len().saturating_mul(16))?;
             all.extend(series);
         }
@@ -322,6 +322,7 @@ impl<'s> Show<'_, 's> {
         let is_estimate =
             is_plain && !is_exact && matches!(counted, Counted::Series | Counted::Measurement);
         for about in self.about(scope)? {
+            let about = about?;
             let count = match counted {
                 Counted::Measurement | Counted::FieldKey
                     if about.is_some() && about.series(budget)?.is_empty() =>

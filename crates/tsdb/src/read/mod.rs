@@ -70,6 +70,14 @@ impl<'s> Reader<'s> {
         fields
     }
 
+    /// True if a measurement has a field of this name.
+    pub(crate) fn has_field(&self, measurement: &str, name: &str) -> bool {
+        let names = self.scope.names.read();
+        let measurement = names.measurement(self.scope.database, measurement);
+        let found = measurement.and_then(|id| names.measurement_by_id(id));
+        found.is_some_and(|it| it.field(name, usize::MAX).is_some())
+    }
+
     /// The series of a measurement that the filter lets through, ascending by key.
     #[must_use]
     pub fn series(&self, measurement: &str, filter: &TagFilter) -> Vec<Arc<Series>> {
