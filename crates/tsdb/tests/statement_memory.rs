@@ -23,7 +23,7 @@ fn write(store: &Store, keys: impl Iterator<Item = String>) {
     assert_eq!(written as usize, keys.len());
 }
 
-/// A condition is copied for one measurement at a time.
+/// A condition is copied for one measurement at a time, and a dimension that is there twice is there once.
 #[test]
 fn names_are_not_multiplied() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -31,12 +31,15 @@ fn names_are_not_multiplied() {
     let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
     store.create_database("d").expect("a database");
     write(&store, (0..2000).map(|at| format!("m{at},a=b")));
+    write(&store, (0..600).map(|at| format!("m,k{at}=1")));
     let condition = format!("WHERE a = '{}'", "x".repeat(100_000));
+    let stars = vec!["*"; 900].join(",");
     for text in [
         format!("SHOW SERIES {condition}"),
         format!("SHOW TAG VALUES WITH KEY = a {condition}"),
         format!("SHOW SERIES CARDINALITY {condition}"),
         format!("DROP SERIES {condition}"),
+        format!("SELECT count(f) FROM m WHERE time > now() GROUP BY {stars}"),
     ] {
         let deadline = Instant::now() + Duration::from_secs(100);
         let (rows_max, buckets_max, bytes_max) = (1000, 1000, 16 << 20);

@@ -28,6 +28,9 @@ pub(super) struct Columns {
     pub(super) references: Vec<(String, Cast)>,
 }
 
+/// Bytes of a tag key in a set and in a list, about, without its text.
+const KEY_BYTES: usize = 96;
+
 /// The tag keys of all inputs.
 pub(super) fn tags(
     read: &[Input],
@@ -39,13 +42,25 @@ pub(super) fn tags(
         budget.tick()?;
         match input {
             Input::Stored(it) => {
-                let Some(reader) = inputs.reader(it.reader) else { continue };
-                keys.extend(reader.tag_keys(&it.name).iter().map(ToString::to_string));
+                let all = inputs.reader(it.reader).map(|reader| reader.tag_keys(&it.name));
+                all.iter().flatten().try_for_each(|key| put(key, &mut keys, budget))?;
             }
-            Input::Inner(plan) => keys.extend(plan.own_dimensions.iter().cloned()),
+            Input::Inner(plan) => {
+                plan.own_dimensions.iter().try_for_each(|key| put(key, &mut keys, budget))?;
+            }
         }
     }
     Ok(keys)
+}
+
+/// Adds a tag key to some, and counts it if it is new.
+pub(super) fn put(key: &str, to: &mut BTreeSet<String>, budget: &Budget<'_>) -> Fallible<()> {
+    budget.tick()?;
+    if !to.contains(key) {
+        budget.hold(KEY_BYTES + key.len())?;
+        to.insert(key.to_owned());
+    }
+    Ok(())
 }
 
 /// The fields of all inputs.
@@ -174,7 +189,7 @@ fn hold(budget: &Budget<'_>, names: usize) -> Fallible<()> {
 /// Columns without wildcards.
 fn expanded(
     Asked { columns: asked, groups }: Asked<'_>,
-    dimensions: &[String],
+    dimensions: &BTreeSet<String>,
     read: &[Input],
     inputs: &Inputs<'_>,
     budget: &Budget<'_>,
@@ -186,7 +201,6 @@ fn expanded(
     let mut known: Vec<(String, Cast)> = fields(read, budget)?.into_iter().collect();
     if !known.is_empty() && !groups.iter().any(is_wildcard) {
         let tags = tags(read, inputs, budget)?;
-        let dimensions: BTreeSet<&String> = dimensions.iter().collect();
         let others = tags.into_iter().filter(|it| !dimensions.contains(it));
         known.extend(others.map(|it| (it, Cast::Tag)));
         known.sort_by(|a, b| a.0.cmp(&b.0));
@@ -266,7 +280,7 @@ impl Columns {
     /// The columns that a SELECT asks for.
     pub(super) fn new(
         asked: Asked<'_>,
-        dimensions: &[String],
+        dimensions: &BTreeSet<String>,
         read: &[Input],
         inputs: &Inputs<'_>,
         budget: &Budget<'_>,

@@ -68,7 +68,7 @@ impl<'a, 's> Kinds<'a, 's> {
                     .inputs
                     .reader(it.reader)
                     .is_some_and(|reader| reader.tag_keys(&it.name).iter().any(|it| **it == *name)),
-                Input::Inner(plan) => plan.own_dimensions.iter().any(|it| it == name),
+                Input::Inner(plan) => plan.own_dimensions.contains(name),
             })
         })
     }
@@ -96,7 +96,7 @@ impl<'a, 's> Kinds<'a, 's> {
                 let found = columns.filter(|(base, _)| *base == name).map(|(_, kind)| *kind);
                 match found.max_by_key(|it| rank(*it)) {
                     Some(kind) if kind != Cast::None => kind,
-                    _ if plan.own_dimensions.iter().any(|it| it == name) => Cast::Tag,
+                    _ if plan.own_dimensions.contains(name) => Cast::Tag,
                     _ => Cast::None,
                 }
             }

@@ -14,6 +14,7 @@ use super::interval::Interval;
 use super::kinds::Kinds;
 use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment};
 use super::validate::{Frame, check, without_time};
+use std::collections::BTreeSet;
 
 /// The times that a SELECT reads; both bounds belong to the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,7 +35,7 @@ pub(super) struct Plan {
     /// The tags by which it groups, ascending.
     pub(super) dimensions: Vec<String>,
     /// The tags by which it groups without those of the SELECT around.
-    pub(super) own_dimensions: Vec<String>,
+    pub(super) own_dimensions: BTreeSet<String>,
     /// The buckets of time.
     pub(super) interval: Option<Interval>,
     /// The times.
@@ -114,12 +115,9 @@ impl Plan {
                 }
             }
         }
-        let mut dimensions = dimensions(&select.dimensions, &read, inputs, budget)?;
+        let own_dimensions = dimensions(&select.dimensions, &read, inputs, budget)?;
         let wanted = columns::Asked { columns: &asked, groups: &select.dimensions };
-        let columns = columns::Columns::new(wanted, &dimensions, &read, inputs, budget)?;
-        let own_dimensions = dimensions.clone();
-        dimensions.sort();
-        dimensions.dedup();
+        let columns = columns::Columns::new(wanted, &own_dimensions, &read, inputs, budget)?;
         let is_raw = columns.calls.is_empty();
         let fill = match select.fill {
             Fill::Null if around.is_some() && !is_raw => Fill::None,
@@ -131,7 +129,7 @@ impl Plan {
         let mut plan = Self {
             time_name: time_name.unwrap_or_else(|| "time".to_owned()),
             columns,
-            dimensions,
+            dimensions: own_dimensions.iter().cloned().collect(),
             own_dimensions,
             interval,
             range,
@@ -142,16 +140,19 @@ impl Plan {
             condition,
             inputs: read,
         };
-        plan.prepare_inner();
+        plan.prepare_inner(budget)?;
         Ok(plan)
     }
 
     /// Passes to sub-queries the groups, and the buckets before the range that a function looks at.
-    fn prepare_inner(&mut self) {
+    fn prepare_inner(&mut self, budget: &Budget<'_>) -> Fallible<()> {
         let range = self.range_of_all();
         for input in &mut self.inputs {
             let Input::Inner(inner) = input else { continue };
-            inner.dimensions.extend(self.dimensions.iter().cloned());
+            for dimension in &self.dimensions {
+                budget.hold(size_of::<String>() + dimension.len())?;
+                inner.dimensions.push(dimension.clone());
+            }
             inner.dimensions.sort();
             inner.dimensions.dedup();
             inner.series.limit += self.series.limit;
@@ -163,6 +164,7 @@ impl Plan {
                 inner.range.end = range.end;
             }
         }
+        Ok(())
     }
 
     /// The range, extended by `buckets` buckets before its beginning.
@@ -309,17 +311,19 @@ fn dimensions(
     read: &[Input],
     inputs: &Inputs<'_>,
     budget: &Budget<'_>,
-) -> Fallible<Vec<String>> {
+) -> Fallible<BTreeSet<String>> {
     let has_wildcard = asked.iter().any(|it| matches!(it, Expr::Wildcard(_) | Expr::Regex(_)));
     let all = if has_wildcard { columns::tags(read, inputs, budget)? } else { Default::default() };
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
     for dimension in asked {
-        budget.check()?;
         match dimension {
-            Expr::Reference(name, _) => found.push(name.clone()),
-            Expr::Wildcard(_) => found.extend(all.iter().cloned()),
+            Expr::Reference(name, _) => columns::put(name, &mut found, budget)?,
+            Expr::Wildcard(_) => {
+                all.iter().try_for_each(|it| columns::put(it, &mut found, budget))?;
+            }
             Expr::Regex(pattern) => {
-                found.extend(all.iter().filter(|it| pattern.0.is_match(it)).cloned());
+                let mut all = all.iter().filter(|it| pattern.0.is_match(it));
+                all.try_for_each(|it| columns::put(it, &mut found, budget))?;
             }
             _ => {}
         }

@@ -55,7 +55,7 @@ impl Place {
                     _ => None,
                 },
             ),
-            None if plan.own_dimensions.iter().any(|it| it == name) => {
+            None if plan.own_dimensions.contains(name) => {
                 Self::Same(Some(Value::String(of.tag(plan, name))))
             }
             None => Self::Same(None),
