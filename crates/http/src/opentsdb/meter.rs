@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a sample.
 const SAMPLE: usize = size_of::<(i64, f64)>();
 
-/// Nanoseconds to list a series, or to look at a value of a tag, about.
+/// Nanoseconds to list a series, to look at a value of a tag, or to look for an expression in a byte of it, about.
 const SERIES_NS: u64 = 100;
 
 /// See the module.
@@ -59,6 +59,7 @@ impl Meter {
         let (of, samples) = match work {
             Work::Look(values) => (values, values.saturating_mul(2)),
             Work::List(series) => (series, series),
+            Work::Match(bytes) => (bytes, 0),
         };
         self.check_within(Duration::from_nanos(SERIES_NS.saturating_mul(of as u64)))?;
         if samples > self.samples { Err(Self::too_many_series()) } else { Ok(()) }

@@ -9,8 +9,9 @@
 //! between these steps, on a copy of the values, and before series are subtracted from all of them it lists all of
 //! them. So a series that is found passes the filter, and each series that was there before is found.
 //!
-//! Before the values of a tag are looked at, and before series are listed, the caller decides whether that may be
-//! ([`Work`]). Of the lists of many terms no more is held at a time than some times all series.
+//! Before the values of a tag are copied, before expressions are looked for in texts, and before series are listed,
+//! the caller decides whether that may be ([`Work`]). Of the lists of many terms no more is held at a time than some
+//! times all series.
 //!
 //! A chain of equal operators, however long, takes no stack. Alternating operators do; the maker of the filter
 //! limits them.
@@ -20,6 +21,7 @@ use super::series::Series;
 use super::{Catalogue, MeasurementId, SeriesId};
 use regex::Regex;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -48,6 +50,8 @@ pub enum TagFilter {
 pub enum Work {
     /// It looks at so many values of a tag, of which it holds a copy.
     Look(usize),
+    /// It looks for an expression in texts of so many bytes.
+    Match(usize),
     /// It makes a list of so many series.
     List(usize),
 }
@@ -55,8 +59,30 @@ pub enum Work {
 /// Decides about the next step of a selection.
 pub type Permission<'m, E> = &'m dyn Fn(Work) -> Result<(), E>;
 
-/// Values that are looked at between two questions.
-const LOOKS: usize = 64;
+/// So many series are always looked at one by one, however few values a tag has: these may have many series.
+const FEW: usize = 1024;
+
+/// Series whose values are copied in one step.
+const COPIED: usize = 64;
+
+/// Bytes of texts in which expressions are looked for between two questions, and bytes for which each text counts
+/// beside its own.
+const MATCHED: usize = 1024;
+const TEXT: usize = 16;
+
+/// The texts in which expressions were looked for since the last question: one may be long, and take long.
+#[derive(Debug, Default)]
+pub(crate) struct Matched(Cell<usize>);
+
+impl Matched {
+    /// Adds the next text; returns the work before which it is time to ask, if it is.
+    pub(crate) fn add(&self, text: &str) -> Option<Work> {
+        let bytes = self.0.get().saturating_add(TEXT + text.len());
+        let is_many = bytes > MATCHED;
+        self.0.set(if is_many { 0 } else { bytes });
+        is_many.then_some(Work::Match(bytes))
+    }
+}
 
 /// Ascending numbers.
 type Ids<'c> = Cow<'c, [SeriesId]>;
@@ -67,6 +93,7 @@ struct Selection<'m, F, E> {
     read: F,
     of: MeasurementId,
     may: Permission<'m, E>,
+    matched: Matched,
 }
 
 /// The series of a measurement that a filter lets through, ascending by number. `read` gives the catalogue for one
@@ -79,7 +106,7 @@ pub(crate) fn select<G: Deref<Target = Catalogue>, E>(
     (of, filter): (MeasurementId, &TagFilter),
     may: Permission<'_, E>,
 ) -> Result<Vec<SeriesId>, E> {
-    let found = Selection { read, of, may }.within(None, filter)?;
+    let found = Selection { read, of, may, matched: Matched::default() }.within(None, filter)?;
     may(Work::List(found.len()))?;
     Ok(found)
 }
@@ -171,19 +198,22 @@ impl<G: Deref<Target = Catalogue>, F: Fn() -> G, E> Selection<'_, F, E> {
         regex: &Regex,
         is_found: bool,
     ) -> Result<Vec<SeriesId>, E> {
-        // So few are looked at one by one, however few values there are: these may have many series.
         if let Some(ids) = ids
-            && (ids.len() <= 16 * LOOKS || ids.len() < self.values(key))
+            && (ids.len() <= FEW || ids.len() < self.values(key))
         {
             (self.may)(Work::List(ids.len()))?;
             let mut passed = Vec::new();
-            for (at, ids) in ids.chunks(LOOKS).enumerate() {
-                self.look(at)?;
-                let all: Vec<_> = self.step(|_, catalogue| {
+            for ids in ids.chunks(COPIED) {
+                let all: Vec<Arc<Series>> = self.step(|_, catalogue| {
                     ids.iter().filter_map(|id| catalogue.series(*id)).cloned().collect()
                 });
-                let passes = |it: &&Arc<Series>| regex.is_match(it.tag(key)) == is_found;
-                passed.extend(all.iter().filter(passes).map(|it| it.id));
+                for series in all {
+                    let value = series.tag(key);
+                    self.ask(value)?;
+                    if regex.is_match(value) == is_found {
+                        passed.push(series.id);
+                    }
+                }
             }
             return Ok(passed);
         }
@@ -221,9 +251,9 @@ impl<G: Deref<Target = Catalogue>, F: Fn() -> G, E> Selection<'_, F, E> {
         (self.may)(Work::Look(self.values(key)))?;
         let texts = self.step(|postings, _| postings.values(key).map(Values::texts));
         let mut union = self.union();
-        for (at, texts) in texts.unwrap_or_default().chunks(LOOKS).enumerate() {
-            self.look(at)?;
-            for text in texts.iter().filter(|text| is_chosen(text)) {
+        for text in &texts.unwrap_or_default() {
+            self.ask(text)?;
+            if is_chosen(text) {
                 self.step(|postings, catalogue| {
                     union.add_copy(list(postings, catalogue, key, text))
                 })?;
@@ -232,9 +262,9 @@ impl<G: Deref<Target = Catalogue>, F: Fn() -> G, E> Selection<'_, F, E> {
         Ok(union.whole().into_owned())
     }
 
-    /// Asks again, before values that are not the first, whether the search may go on: an expression may take long.
-    fn look(&self, at: usize) -> Result<(), E> {
-        if at > 0 { (self.may)(Work::Look(0)) } else { Ok(()) }
+    /// Asks now and then, before a text is looked at, whether the search may go on.
+    fn ask(&self, text: &str) -> Result<(), E> {
+        self.matched.add(text).map_or(Ok(()), self.may)
     }
 
     /// The series among `ids`, or among all, that are in a list, or are not.

@@ -34,7 +34,7 @@ mod transition;
 
 pub(crate) use change::{Change, Next};
 pub(crate) use draw::{Limits, type_conflict};
-pub(crate) use filter::select;
+pub(crate) use filter::{Matched, select};
 pub use filter::{Permission, TagFilter, Work};
 pub use measurement::Field;
 pub(crate) use measurement::Measurement;

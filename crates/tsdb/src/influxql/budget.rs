@@ -10,9 +10,10 @@
 //! thousand points.
 
 use super::Limits;
-use crate::catalogue::Work;
+use crate::catalogue::{Matched, Work};
 use crate::error::{Error, Result as Read};
 use crate::pace::Ends;
+use regex::Regex;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -46,6 +47,10 @@ const GROUPED_NS: u64 = 500;
 const SERIES_NS: u64 = 100;
 const SERIES_BYTES: usize = 8;
 const VALUE_BYTES: usize = 32;
+
+/// Nanoseconds to look for an expression in a byte of a text: mostly far fewer, and more for a large expression in a
+/// text that was made for it.
+const MATCH_NS: u64 = 100;
 
 /// The reason why a query has to end within a time: its client has disconnected, or the deadline will have passed.
 fn why_ended(limits: &Limits, within: Duration) -> Option<&'static str> {
@@ -98,6 +103,7 @@ pub(super) struct Budget<'q> {
     buckets: Cell<usize>,
     buckets_peak: Cell<usize>,
     ticks_left: Cell<usize>,
+    matched: Matched,
     spare: RefCell<Option<Rc<dyn Spare>>>,
 }
 
@@ -113,6 +119,7 @@ impl<'q> Budget<'q> {
             buckets: Cell::new(0),
             buckets_peak: Cell::new(0),
             ticks_left: Cell::new(0),
+            matched: Matched::default(),
             spare: RefCell::new(None),
         }
     }
@@ -150,6 +157,7 @@ impl<'q> Budget<'q> {
     fn may_list_in(&self, work: Work, each_ns: u64) -> Fallible<()> {
         let (of, each_ns, each_bytes) = match work {
             Work::Look(values) => (values, SERIES_NS, VALUE_BYTES),
+            Work::Match(bytes) => (bytes, MATCH_NS, 0),
             Work::List(series) => (series, each_ns, SERIES_BYTES),
         };
         let within = Duration::from_nanos(each_ns.saturating_mul(of as u64));
@@ -158,6 +166,12 @@ impl<'q> Budget<'q> {
         self.hold(bytes)?;
         self.release(bytes);
         Ok(())
+    }
+
+    /// Whether an expression is found in a text; an error if there is no time to look for it.
+    pub(super) fn finds(&self, regex: &Regex, text: &str) -> Fallible<bool> {
+        self.matched.add(text).map_or(Ok(()), |work| self.may_list(work))?;
+        Ok(regex.is_match(text))
     }
 
     /// The limits.
@@ -393,7 +407,9 @@ mod tests {
         limits.bytes_max = usize::MAX;
         assert!(Budget::new(&limits).may_list(Work::List(1_000_000)).is_ok());
         let too_many = usize::try_from(1_000_000_000_000 / SERIES_NS).unwrap();
-        for work in [Work::List(too_many), Work::Look(too_many)] {
+        let too_long = usize::try_from(1_000_000_000_000 / MATCH_NS).unwrap();
+        assert!(Budget::new(&limits).may_list(Work::Match(1_000_000)).is_ok());
+        for work in [Work::List(too_many), Work::Look(too_many), Work::Match(too_long)] {
             let refused = Budget::new(&limits).may_list(work);
             assert!(refused.is_err_and(|it| it.contains("timeout")), "{work:?}");
         }
@@ -415,5 +431,13 @@ mod tests {
         cancel.store(true, Ordering::Relaxed);
         let ended = (0..TICKS).find_map(|_| budget.tick().err());
         assert_eq!(ended.as_deref(), Some("query interrupted"));
+        // And within some texts, or before a long one.
+        let regex = Regex::new("x").unwrap();
+        let ended = (0..TICKS).find_map(|_| budget.finds(&regex, "x").err());
+        assert_eq!(ended.as_deref(), Some("query interrupted"));
+        assert!(
+            budget.finds(&regex, "x") == Ok(true)
+                && budget.finds(&regex, &"x".repeat(2000)).is_err()
+        );
     }
 }

@@ -224,7 +224,7 @@ fn expanded(
                     let is_wanted = match wildcard {
                         Expr::Wildcard(Cast::Field) => it.1 != Cast::Tag,
                         Expr::Wildcard(Cast::Tag) => it.1 == Cast::Tag,
-                        Expr::Regex(pattern) => pattern.0.is_match(&it.0),
+                        Expr::Regex(pattern) => budget.finds(&pattern.0, &it.0)?,
                         _ => true,
                     };
                     if !is_wanted {

@@ -6,7 +6,7 @@
 //! ([`postings`]).
 
 use super::ast::{Cast, Expr};
-use super::budget::Fallible;
+use super::budget::{Budget, Fallible};
 use super::evaluate::math;
 use super::fold::fold;
 use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment, rfc3339};
@@ -259,13 +259,17 @@ fn of_tag<'e>(left: &'e Expr, right: &'e Expr) -> Option<(&'e str, &'e Expr)> {
 }
 
 /// Settles a resolved condition for a series with the given tags.
-pub(super) fn settle<'t>(condition: &Expr, tag: &dyn Fn(&str) -> &'t str) -> Settled {
-    match condition {
-        Expr::Group(inner) => settle(inner, tag),
+pub(super) fn settle<'t>(
+    condition: &Expr,
+    tag: &dyn Fn(&str) -> &'t str,
+    budget: &Budget<'_>,
+) -> Fallible<Settled> {
+    Ok(match condition {
+        Expr::Group(inner) => settle(inner, tag, budget)?,
         Expr::Boolean(true) => Settled::Always,
         Expr::Binary(operator @ (Operator::And | Operator::Or), left, right) => {
             let is_and = *operator == Operator::And;
-            match (settle(left, tag), settle(right, tag)) {
+            match (settle(left, tag, budget)?, settle(right, tag, budget)?) {
                 (Settled::Never, _) | (_, Settled::Never) if is_and => Settled::Never,
                 (Settled::Always, other) | (other, Settled::Always) if is_and => other,
                 (Settled::Always, _) | (_, Settled::Always) => Settled::Always,
@@ -277,18 +281,17 @@ pub(super) fn settle<'t>(condition: &Expr, tag: &dyn Fn(&str) -> &'t str) -> Set
         }
         Expr::Binary(operator, left, right) if operator.is_comparison() => {
             let is_so = match of_tag(left, right) {
-                None => return Settled::If(condition.clone()),
+                None => return Ok(Settled::If(condition.clone())),
                 Some((name, Expr::String(text))) => match operator {
                     Operator::Equal => tag(name) == text,
                     Operator::NotEqual => tag(name) != text,
                     _ => false,
                 },
-                Some((name, Expr::Regex(pattern))) => match operator {
-                    Operator::Match => pattern.0.is_match(tag(name)),
-                    _ => !pattern.0.is_match(tag(name)),
-                },
+                Some((name, Expr::Regex(pattern))) => {
+                    budget.finds(&pattern.0, tag(name))? == (*operator == Operator::Match)
+                }
                 Some((name, other)) => match tag_name(other) {
-                    None => return Settled::If(condition.clone()),
+                    None => return Ok(Settled::If(condition.clone())),
                     Some(other) => {
                         let is_equal = !tag(name).is_empty() && tag(name) == tag(other);
                         match operator {
@@ -303,7 +306,7 @@ pub(super) fn settle<'t>(condition: &Expr, tag: &dyn Fn(&str) -> &'t str) -> Set
         }
         Expr::Binary(..) => Settled::Always,
         _ => Settled::Never,
-    }
+    })
 }
 
 /// A filter that lets through all series for which a resolved condition can be true, and whether it lets no others

@@ -291,7 +291,8 @@ impl Points for SeriesPoints<'_, '_> {
                 for field in &mut filter.fields {
                     filter.row.push(field.at(time)?);
                 }
-                if !filter.formula.is_true(&filter.row, Place::Series) {
+                let budget = self.context.budget;
+                if !filter.formula.is_true(&filter.row, Place::Series, budget)? {
                     continue;
                 }
             }

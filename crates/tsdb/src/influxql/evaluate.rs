@@ -7,6 +7,7 @@
 //! not even unequal to the boolean.
 
 use super::ast::Expr;
+use super::budget::{Budget, Fallible};
 use super::token::Operator;
 use crate::value::{FieldType, Value};
 use regex::Regex;
@@ -112,12 +113,20 @@ impl Formula {
     }
 
     /// The value for a row.
-    pub(super) fn value(&self, row: &[Option<Value>], place: Place) -> Option<Value> {
-        match self {
+    ///
+    /// # Errors
+    /// An error if the query has to end: an expression may be looked for in long texts.
+    pub(super) fn value(
+        &self,
+        row: &[Option<Value>],
+        place: Place,
+        budget: &Budget<'_>,
+    ) -> Fallible<Option<Value>> {
+        Ok(match self {
             Self::Literal(value) => value.clone(),
             Self::Slot(at) => row.get(*at).cloned().flatten(),
             Self::Binary(operator, left, right) => {
-                let (a, b) = (left.value(row, place), right.value(row, place));
+                let (a, b) = (left.value(row, place, budget)?, right.value(row, place, budget)?);
                 let is_known = |it: &Self| place != Place::Series || !it.is_reference();
                 let (a, b) = match (a, b) {
                     (None, b @ Some(Value::Boolean(_))) if is_known(left) => {
@@ -130,18 +139,19 @@ impl Formula {
                 };
                 binary(*operator, a, b, place == Place::Column)
             }
-            Self::Match(inner, regex, is_wanted) => match inner.value(row, place) {
+            Self::Match(inner, regex, is_wanted) => match inner.value(row, place, budget)? {
                 Some(Value::String(text)) => {
-                    Some(Value::Boolean(regex.is_match(&text) == *is_wanted))
+                    Some(Value::Boolean(budget.finds(regex, &text)? == *is_wanted))
                 }
                 _ => None,
             },
             Self::Math(function, arguments) => {
-                let mut values = arguments.iter().map(|it| it.value(row, place));
-                let first = values.next().flatten()?;
-                applied(*function, first, values.next().flatten())
+                let mut values = arguments.iter().map(|it| it.value(row, place, budget));
+                let first = values.next().transpose()?.flatten();
+                let second = values.next().transpose()?.flatten();
+                first.and_then(|first| applied(*function, first, second))
             }
-        }
+        })
     }
 
     /// True for a field or a tag.
@@ -150,8 +160,16 @@ impl Formula {
     }
 
     /// True if the formula is true for a row.
-    pub(super) fn is_true(&self, row: &[Option<Value>], place: Place) -> bool {
-        self.value(row, place) == Some(Value::Boolean(true))
+    ///
+    /// # Errors
+    /// As [`Formula::value`].
+    pub(super) fn is_true(
+        &self,
+        row: &[Option<Value>],
+        place: Place,
+        budget: &Budget<'_>,
+    ) -> Fallible<bool> {
+        Ok(self.value(row, place, budget)? == Some(Value::Boolean(true)))
     }
 }
 
@@ -315,17 +333,47 @@ fn of_unsigned(operator: Operator, left: u64, right: u64) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Limits;
     use super::*;
     use std::time::{Duration, Instant};
 
     fn of(text: &str, place: Place) -> Option<Value> {
+        of_row(text, &[None], place, false).unwrap()
+    }
+
+    fn of_row(
+        text: &str,
+        row: &[Option<Value>],
+        place: Place,
+        is_cancelled: bool,
+    ) -> Fallible<Option<Value>> {
         let (text, soon) = (format!("SELECT x FROM m WHERE {text}"), Duration::from_secs(100));
         let statements = super::super::parse::query(&text, Instant::now() + soon);
         let Some(super::super::ast::Statement::Select(select)) = statements.unwrap().pop() else {
             unreachable!("a SELECT");
         };
         let formula = Formula::new(&select.condition.unwrap(), &mut |_| Formula::Slot(0));
-        formula.value(&[None], place)
+        let limits = Limits {
+            rows_max: 0,
+            buckets_max: 0,
+            bytes_max: 0,
+            deadline: Instant::now() + soon,
+            cancel: Some(Arc::new(is_cancelled.into())),
+            threads_max: 1,
+        };
+        formula.value(row, place, &Budget::new(&limits))
+    }
+
+    /// However few rows there are.
+    #[test]
+    fn a_query_that_nobody_wants_ends_before_a_long_text() {
+        let of = |len: usize, is_cancelled| {
+            let row = [Some(Value::String("x".repeat(len).into()))];
+            of_row("1 = 1 AND (x =~ /y/ OR x =~ /x$/)", &row, Place::Series, is_cancelled)
+        };
+        let is_true = Ok(Some(Value::Boolean(true)));
+        assert_eq!((of(10, true), of(10_000, false)), (is_true.clone(), is_true));
+        assert_eq!(of(10_000, true), Err("query interrupted".to_owned()));
     }
 
     #[test]

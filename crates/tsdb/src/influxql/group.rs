@@ -102,21 +102,23 @@ fn stored<'a>(
     for series in reader.series_within(&of.name, &filter, &may)? {
         context.budget.tick()?;
         let filter = match &plan.condition {
-            Some(condition) if !is_all => match settle(condition, &|name| series.tag(name)) {
-                Settled::Never => continue,
-                Settled::Always => None,
-                Settled::If(filter) => {
-                    let known = before.take().filter(|known| **known == filter);
-                    before = Some(match known {
-                        Some(known) => known,
-                        None => {
-                            context.budget.hold(filter.bytes())?;
-                            Arc::new(filter)
-                        }
-                    });
-                    before.clone()
+            Some(condition) if !is_all => {
+                match settle(condition, &|name| series.tag(name), context.budget)? {
+                    Settled::Never => continue,
+                    Settled::Always => None,
+                    Settled::If(filter) => {
+                        let known = before.take().filter(|known| **known == filter);
+                        before = Some(match known {
+                            Some(known) => known,
+                            None => {
+                                context.budget.hold(filter.bytes())?;
+                                Arc::new(filter)
+                            }
+                        });
+                        before.clone()
+                    }
                 }
-            },
+            }
             _ => None,
         };
         context.budget.hold(HELD)?;

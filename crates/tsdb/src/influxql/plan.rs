@@ -316,16 +316,18 @@ fn dimensions(
     let all = if has_wildcard { columns::tags(read, inputs, budget)? } else { Default::default() };
     let mut found = BTreeSet::new();
     for dimension in asked {
-        match dimension {
-            Expr::Reference(name, _) => columns::put(name, &mut found, budget)?,
-            Expr::Wildcard(_) => {
-                all.iter().try_for_each(|it| columns::put(it, &mut found, budget))?;
+        if let Expr::Reference(name, _) = dimension {
+            columns::put(name, &mut found, budget)?;
+        }
+        for key in &all {
+            let is_wanted = match dimension {
+                Expr::Wildcard(_) => true,
+                Expr::Regex(pattern) => budget.finds(&pattern.0, key)?,
+                _ => break,
+            };
+            if is_wanted {
+                columns::put(key, &mut found, budget)?;
             }
-            Expr::Regex(pattern) => {
-                let mut all = all.iter().filter(|it| pattern.0.is_match(it));
-                all.try_for_each(|it| columns::put(it, &mut found, budget))?;
-            }
-            _ => {}
         }
     }
     Ok(found)

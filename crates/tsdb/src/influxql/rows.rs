@@ -156,7 +156,7 @@ impl Points for RowPoints<'_> {
             if let Some((formula, places)) = &self.filter {
                 self.row.clear();
                 self.row.extend(places.iter().map(|it| it.value(row)));
-                if !formula.is_true(&self.row, evaluate::Place::Rows) {
+                if !formula.is_true(&self.row, evaluate::Place::Rows, self.budget)? {
                     continue;
                 }
             }

@@ -3,7 +3,7 @@
 use super::ahead::{Held, ITEMS_MIN, InOrder, Make, threads_of};
 use super::ast::{Cast, Fill, Select};
 use super::budget::{Budget, Cost, Fallible};
-use super::evaluate::{Place, cast};
+use super::evaluate::{Formula, Place, cast};
 use super::group::{Group, groups};
 use super::inputs::Inputs;
 use super::members::ReadAhead;
@@ -26,8 +26,8 @@ pub(super) fn select(
     let plan = Plan::new(select, inputs, budget, now)?;
     let context = Context { inputs: &*inputs, budget };
     let names: usize = plan.columns.names.iter().map(|it| size_of::<String>() + it.len()).sum();
-    of_groups(&plan, context, &|group, rows, budget| {
-        let mut of_table = Vec::new();
+    of_groups(&plan, context, &|group, rows| {
+        let (budget, mut of_table) = (rows.budget, Vec::new());
         while let Some(row) = rows.next()? {
             if of_table.is_empty() {
                 let of_tag = |(key, value): (&String, &Arc<str>)| {
@@ -81,7 +81,8 @@ fn cell(value: Option<Value>) -> Cell {
 
 /// The groups of a sub-query, with their rows.
 fn answered(plan: &Plan, context: Context<'_, '_>) -> Fallible<Vec<Answered>> {
-    of_groups(plan, context, &|group, rows, budget| {
+    of_groups(plan, context, &|group, rows| {
+        let budget = rows.budget;
         let mut table =
             Answered { name: Arc::clone(&group.name), tags: group.tags.clone(), rows: Vec::new() };
         while let Some(row) = rows.next()? {
@@ -94,8 +95,7 @@ fn answered(plan: &Plan, context: Context<'_, '_>) -> Fallible<Vec<Answered>> {
 }
 
 /// Makes a result from the rows of a group, if there are any; called by several threads.
-type MakeTable<'m, T> =
-    &'m (dyn Fn(&Group<'_>, &mut Rows<'_>, &Budget<'_>) -> Fallible<Option<T>> + Sync);
+type MakeTable<'m, T> = &'m (dyn Fn(&Group<'_>, &mut Rows<'_>) -> Fallible<Option<T>> + Sync);
 
 /// The result of a group that a thread with a budget of its own has made, and its cost.
 #[derive(Debug)]
@@ -193,7 +193,7 @@ fn of_group<'a, 's: 'a, T>(
         let points = pipeline.call(call)?;
         streams.push(Ahead::new(Box::new(Limited::new(points, plan.rows))));
     }
-    make(group, &mut Rows { plan, streams, slots: Slots::new(empty) }, context.budget)
+    make(group, &mut Rows { plan, streams, slots: Slots::new(empty), budget: context.budget })
 }
 
 /// The content of slots that have no value, and the number of slots; with `fill(previous)` there is no such
@@ -252,6 +252,7 @@ struct Rows<'r> {
     plan: &'r Plan,
     streams: Vec<Ahead<'r>>,
     slots: Slots<'r>,
+    budget: &'r Budget<'r>,
 }
 
 impl Rows<'_> {
@@ -278,8 +279,8 @@ impl Rows<'_> {
                 self.slots.put(calls + at, beside.next().flatten());
             }
         }
-        let formulas = self.plan.columns.formulas.iter();
-        let values = formulas.map(|it| it.value(&self.slots.values, Place::Column)).collect();
+        let value = |it: &Formula| it.value(&self.slots.values, Place::Column, self.budget);
+        let values = self.plan.columns.formulas.iter().map(value).collect::<Fallible<_>>()?;
         Ok(Some(Row { time, values }))
     }
 }

@@ -72,7 +72,14 @@ impl About<'_, '_> {
         let mut found = self.reader.series_within(&self.name, &self.filter, &may)?;
         budget.hold(found.len().saturating_mul(16))?;
         if let Some(condition) = &self.condition {
-            found.retain(|it| settle(condition, &|name| it.tag(name)) != Settled::Never);
+            let mut kept = Vec::new();
+            for series in found {
+                budget.tick()?;
+                if settle(condition, &|name| series.tag(name), budget)? != Settled::Never {
+                    kept.push(series);
+                }
+            }
+            found = kept;
         }
         if self.said != Said::default() {
             let range = self.said.min.unwrap_or(i64::MIN)..=self.said.max.unwrap_or(i64::MAX);
@@ -91,7 +98,10 @@ impl About<'_, '_> {
     /// The values of some tags of all series of the measurement, with their keys.
     fn all_values(&self, keys: &Keys, budget: &Budget<'_>) -> Fallible<Vec<Cells>> {
         let mut rows = Vec::new();
-        for key in self.reader.tag_keys(&self.name).iter().filter(|key| is_among(keys, key)) {
+        for key in &self.reader.tag_keys(&self.name) {
+            if !is_among(keys, key, budget)? {
+                continue;
+            }
             // Sorting takes as long as grouping does.
             let may = |work| budget.may_group(work);
             for value in self.reader.tag_values_within(&self.name, key, &may)? {
@@ -130,11 +140,7 @@ impl<'s> Show<'_, 's> {
             .flat_map(|it| it.measurements().into_iter().map(move |name| (it, name)));
         let about = all.map(move |(reader, name)| -> Fallible<_> {
             budget.check()?;
-            let is_source = |it: &Measurement| match &it.name {
-                Name::Is(wanted) => **wanted == *name,
-                Name::Match(pattern) => pattern.0.is_match(&name),
-            };
-            if !scope.sources.is_empty() && !scope.sources.iter().any(is_source) {
+            if !is_source(&scope.sources, &name, budget)? {
                 return Ok(None);
             }
             let (filter, condition) = of_measurement(reader, &name, condition.as_ref());
@@ -261,16 +267,9 @@ impl<'s> Show<'_, 's> {
             if !about.is_some() {
                 return about.all_values(keys, budget);
             }
-            let all = about.series(budget)?;
-            let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
-            for series in &all {
-                budget.tick()?;
-                for (key, value) in series.tags().filter(|(key, _)| is_among(keys, key)) {
-                    if found.insert((key, value)) {
-                        budget.hold(64 + value.len())?;
-                    }
-                }
-            }
+            let series = about.series(budget)?;
+            let found = tags(&series, Some(keys), budget)?;
+            budget.hold(found.iter().map(|(_, value)| 16 + value.len()).sum())?;
             Ok(found.into_iter().map(|(key, value)| smallvec![text(key), text(value)]).collect())
         })
     }
@@ -335,9 +334,8 @@ impl<'s> Show<'_, 's> {
                 Counted::Series => about.series(budget)?.len(),
                 Counted::TagValues => {
                     let series = about.series(budget)?;
-                    let tags = series.iter().flat_map(|it| it.tags());
-                    let tags = tags.filter(|tag| keys.is_none_or(|keys| is_among(keys, tag.0)));
-                    tags.map(|tag| tag.1).collect::<BTreeSet<_>>().len()
+                    let found = tags(&series, keys, budget)?;
+                    found.iter().map(|tag| tag.1).collect::<BTreeSet<_>>().len()
                 }
             };
             let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -391,13 +389,44 @@ fn check_without_time(statement: &str, said: Said) -> Fallible<()> {
     Err(format!("SHOW {statement} doesn't support time in WHERE clause"))
 }
 
+/// True if a measurement is among the sources of a statement.
+fn is_source(sources: &[Measurement], name: &str, budget: &Budget<'_>) -> Fallible<bool> {
+    for source in sources {
+        let is_it = match &source.name {
+            Name::Is(wanted) => *wanted == *name,
+            Name::Match(pattern) => budget.finds(&pattern.0, name)?,
+        };
+        if is_it {
+            return Ok(true);
+        }
+    }
+    Ok(sources.is_empty())
+}
+
 /// True if a key is among the chosen ones.
-fn is_among(keys: &Keys, key: &str) -> bool {
-    match keys {
+fn is_among(keys: &Keys, key: &str, budget: &Budget<'_>) -> Fallible<bool> {
+    Ok(match keys {
         Keys::In(names) => names.iter().any(|it| it == key),
         Keys::Is(name, is_wanted) => (name == key) == *is_wanted,
-        Keys::Match(pattern, is_wanted) => pattern.0.is_match(key) == *is_wanted,
+        Keys::Match(pattern, is_wanted) => budget.finds(&pattern.0, key)? == *is_wanted,
+    })
+}
+
+/// The tags of some series whose keys are among the chosen ones.
+fn tags<'t>(
+    series: &'t [Arc<Series>],
+    keys: Option<&Keys>,
+    budget: &Budget<'_>,
+) -> Fallible<BTreeSet<(&'t str, &'t str)>> {
+    let mut found = BTreeSet::new();
+    for (key, value) in series.iter().flat_map(|it| it.tags()) {
+        budget.tick()?;
+        let is_chosen = keys.map_or(Ok(true), |keys| is_among(keys, key, budget))?;
+        if is_chosen && found.insert((key, value)) {
+            budget.hold(48)?;
+        }
     }
+    Ok(found)
 }
 
 /// True if a measurement has tags that fulfil a condition; a negative condition holds if no series has such a tag,

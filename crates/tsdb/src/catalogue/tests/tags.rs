@@ -167,49 +167,57 @@ fn a_search_that_may_not_go_on_ends() {
     let (mut catalogue, db) = with_database(Limits::default());
     let m = put_measurement(&mut catalogue, db, "m");
     for at in 0..100 {
-        put_series(&mut catalogue, m, &format!("m,host={at},kind={}", at % 2));
+        put_series(&mut catalogue, m, &format!("m,host={at:02},kind={}", at % 2));
     }
+    let long = "x".repeat(5000);
+    let n = put_measurement(&mut catalogue, db, "n");
+    put_series(&mut catalogue, n, &format!("n,host={long},kind=1"));
     let regex = |text: &str| regex::Regex::new(text).unwrap();
     let found = |text: &str| TagFilter::Match("host".into(), regex(text));
-    let steps = |filter: &TagFilter, max: usize| {
+    let steps = |of, filter: &TagFilter, max: usize| {
         let asked = std::cell::RefCell::new(Vec::new());
-        let outcome = super::super::select(|| &catalogue, (m, filter), &|work| {
+        let outcome = super::super::select(|| &catalogue, (of, filter), &|work| {
             let mut asked = asked.borrow_mut();
             asked.push(work);
             if asked.len() > max { Err(()) } else { Ok(()) }
         });
         (outcome.map(|it| it.len()), asked.into_inner())
     };
-    use super::super::Work::{List, Look};
+    use super::super::Work::{List, Look, Match};
     let nothing = found("x");
-    let other = TagFilter::NotEqual("host".into(), "7".into());
+    let other = TagFilter::NotEqual("host".into(), "07".into());
     let odd = TagFilter::Equal("kind".into(), "1".into());
     let (either, both) = (
         TagFilter::Or(nothing.clone().into(), other.clone().into()),
         TagFilter::And(nothing.clone().into(), odd.clone().into()),
     );
-    for (filter, found, expected) in [
-        (&nothing, 0, vec![Look(100), Look(0), List(0)]),
-        (&other, 99, vec![List(100), List(99)]),
-        (&odd, 50, vec![List(50), List(50)]),
+    for (of, filter, found, expected) in [
+        (m, &nothing, 0, vec![Look(100), Match(1026), List(0)]),
+        // A long text is looked at after a question.
+        (n, &nothing, 1, vec![Look(1), Match(5016), List(1), List(1)]),
+        (n, &both, 1, vec![List(1), List(1), Match(5016), List(1)]),
+        (m, &other, 99, vec![List(100), List(99)]),
+        (m, &odd, 50, vec![List(50), List(50)]),
         (
+            m,
             &TagFilter::NotEqual("kind".into(), String::new()),
             100,
             vec![Look(2), List(50), List(100), List(100)],
         ),
         // So few are looked at one by one, and of the series of a value there is one copy.
         (
+            m,
             &TagFilter::And(odd.clone().into(), TagFilter::Match("kind".into(), regex("1")).into()),
             50,
             vec![List(50), List(50), List(50)],
         ),
-        (&TagFilter::Match("kind".into(), regex("0")), 50, vec![Look(2), List(50), List(50)]),
-        (&either, 99, vec![Look(100), Look(0), List(100), List(99)]),
-        (&both, 0, vec![List(50), List(50), List(0)]),
+        (m, &TagFilter::Match("kind".into(), regex("0")), 50, vec![Look(2), List(50), List(50)]),
+        (m, &either, 99, vec![Look(100), Match(1026), List(100), List(99)]),
+        (m, &both, 0, vec![List(50), List(50), List(0)]),
     ] {
-        assert_eq!(steps(filter, 10), (Ok(found), expected.clone()), "{filter:?}");
+        assert_eq!(steps(of, filter, 10), (Ok(found), expected.clone()), "{filter:?}");
         for max in 0..expected.len() {
-            assert_eq!(steps(filter, max), (Err(()), expected[..=max].to_vec()), "{filter:?}");
+            assert_eq!(steps(of, filter, max), (Err(()), expected[..=max].to_vec()), "{filter:?}");
         }
     }
 }
