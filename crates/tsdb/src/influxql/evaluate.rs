@@ -209,8 +209,8 @@ pub(super) fn cast(value: Value, to: FieldType) -> Value {
     }
 }
 
-/// The result of an operator for two values.
-fn binary(
+/// The result of an operator for two values; none if it has none.
+pub(super) fn binary(
     operator: Operator,
     left: Option<Value>,
     right: Option<Value>,

@@ -4,7 +4,9 @@
 //! removed.
 
 use super::ast::Expr;
+use super::evaluate::binary;
 use super::token::Operator;
+use crate::value::Value;
 
 /// An expression without operations on two literals.
 pub(super) fn fold(expr: &Expr) -> Expr {
@@ -31,56 +33,30 @@ fn folded(operator: Operator, left: Expr, right: Expr) -> Expr {
         }
         (Operator::And, Expr::Boolean(true), _) | (Operator::Or, Expr::Boolean(false), _) => right,
         (Operator::And, _, Expr::Boolean(true)) | (Operator::Or, _, Expr::Boolean(false)) => left,
-        (_, Expr::Integer(a), Expr::Integer(b)) => {
-            of_integers(operator, *a, *b).unwrap_or_else(|| Expr::binary(operator, left, right))
+        _ => {
+            computed(operator, &left, &right).unwrap_or_else(|| Expr::binary(operator, left, right))
         }
-        (_, Expr::Number(a), Expr::Number(b)) => of(operator, *a, *b, left, right),
-        (_, Expr::Number(a), Expr::Integer(b)) => of(operator, *a, *b as f64, left, right),
-        (_, Expr::Integer(a), Expr::Number(b)) => of(operator, *a as f64, *b, left, right),
-        (Operator::Equal, Expr::String(a), Expr::String(b)) => Expr::Boolean(a == b),
-        (Operator::NotEqual, Expr::String(a), Expr::String(b)) => Expr::Boolean(a != b),
-        _ => Expr::binary(operator, left, right),
     }
 }
 
-fn of(operator: Operator, a: f64, b: f64, left: Expr, right: Expr) -> Expr {
-    of_numbers(operator, a, b).unwrap_or_else(|| Expr::binary(operator, left, right))
-}
-
-fn compared<T: PartialOrd>(operator: Operator, a: T, b: T) -> Option<Expr> {
-    Some(Expr::Boolean(match operator {
-        Operator::Equal => a == b,
-        Operator::NotEqual => a != b,
-        Operator::Less => a < b,
-        Operator::LessEqual => a <= b,
-        Operator::Greater => a > b,
-        Operator::GreaterEqual => a >= b,
-        _ => return None,
-    }))
-}
-
-fn of_numbers(operator: Operator, a: f64, b: f64) -> Option<Expr> {
-    Some(Expr::Number(match operator {
-        Operator::Add => a + b,
-        Operator::Subtract => a - b,
-        Operator::Multiply => a * b,
-        Operator::Divide if b == 0.0 => 0.0,
-        Operator::Divide => a / b,
-        Operator::Modulo => a % b,
-        _ => return compared(operator, a, b),
-    }))
-}
-
-fn of_integers(operator: Operator, a: i64, b: i64) -> Option<Expr> {
-    Some(Expr::Integer(match operator {
-        Operator::Add => a.wrapping_add(b),
-        Operator::Subtract => a.wrapping_sub(b),
-        Operator::Multiply => a.wrapping_mul(b),
-        Operator::Divide => return of_numbers(operator, a as f64, b as f64),
-        Operator::Modulo => a.checked_rem(b).unwrap_or(0),
-        Operator::BitAnd => a & b,
-        Operator::BitOr => a | b,
-        Operator::BitXor => a ^ b,
-        _ => return compared(operator, a, b),
-    }))
+/// The result for two numbers, or for two texts of which it asks whether they are equal.
+fn computed(operator: Operator, left: &Expr, right: &Expr) -> Option<Expr> {
+    let value = |of: &Expr| match of {
+        Expr::Integer(it) => Some(Value::Integer(*it)),
+        Expr::Number(it) => Some(Value::Float(*it)),
+        Expr::String(it) if matches!(operator, Operator::Equal | Operator::NotEqual) => {
+            Some(Value::String(it.as_str().into()))
+        }
+        _ => None,
+    };
+    let (left, right) = (value(left)?, value(right)?);
+    if matches!(left, Value::String(_)) != matches!(right, Value::String(_)) {
+        return None;
+    }
+    match binary(operator, Some(left), Some(right), true)? {
+        Value::Integer(it) => Some(Expr::Integer(it)),
+        Value::Float(it) => Some(Expr::Number(it)),
+        Value::Boolean(it) => Some(Expr::Boolean(it)),
+        _ => None,
+    }
 }
