@@ -19,8 +19,8 @@
 //! - A series of rates counts from its first rate on. In OpenTSDB it counts before that as well, with its first
 //!   value divided by the seconds since 1970.
 //! - `/api/query` supports the options `start`, `end`, `msResolution` and `arrays`, and in a sub-query aggregator,
-//!   metric, tags, filters, rate and downsampling. It does not support calendars, time zones, `tsuids`, histograms,
-//!   annotations and `delete`.
+//!   metric, tags, filters, rate and downsampling. Calendars, time zones, `tsuids`, histograms, pre-aggregates and
+//!   `delete` are refused; annotations are left out.
 //! - The details of `/api/put` have a thousand wrong points and about 1 MiB at most, and long names are cut.
 //! - The filters of a query take about 8 MiB at most, where each value of a list counts with its tag's key, and have
 //!   32 expressions at most.

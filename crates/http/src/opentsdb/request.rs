@@ -129,6 +129,8 @@ struct AskedQuery {
     ms_resolution: bool,
     #[serde(default)]
     delete: bool,
+    timezone: Option<String>,
+    use_calendar: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -148,6 +150,16 @@ struct AskedSub {
     explicit_tags: bool,
     #[serde(default)]
     tsuids: Few<IgnoredAny, 0>,
+    percentiles: Option<Few<IgnoredAny, 0>>,
+    show_histogram_buckets: Option<bool>,
+    pre_aggregate: Option<bool>,
+}
+
+/// # Errors
+/// If an option is set that changes numbers, and that is not supported.
+fn check_options(options: &[(&str, bool)]) -> Result<(), String> {
+    let set = options.iter().find(|(_, is_set)| *is_set);
+    set.map_or(Ok(()), |(name, _)| Err(format!("{name} is not supported")))
 }
 
 #[derive(Debug, Deserialize)]
@@ -177,6 +189,11 @@ impl AskedSub {
         if !self.tsuids.0.is_empty() {
             return Err("tsuids are not supported: name a metric".to_owned());
         }
+        check_options(&[
+            ("percentiles", self.percentiles.is_some_and(|it| !it.0.is_empty())),
+            ("showHistogramBuckets", self.show_histogram_buckets == Some(true)),
+            ("preAggregate", self.pre_aggregate == Some(true)),
+        ])?;
         let aggregator = self.aggregator.ok_or("Missing the aggregation function")?;
         let metric = self.metric.filter(|metric| !metric.is_empty());
         let mut filters = Vec::new();
@@ -239,6 +256,11 @@ impl Query {
         if asked.delete {
             return Err("Deleting data is not enabled".to_owned());
         }
+        let has_zone = asked.timezone.is_some_and(|it| !matches!(&*it, "" | "UTC"));
+        check_options(&[
+            ("timezone", has_zone),
+            ("useCalendar", asked.use_calendar == Some(true)),
+        ])?;
         let is_in_milliseconds = asked.ms_resolution || has_flag(url, "ms");
         let has_arrays = has_flag(url, "arrays");
         let queries = asked.queries.0;
@@ -466,17 +488,32 @@ mod tests {
             // A metric with this name may exist.
             assert!(url(wrong).is_err() || wrong.ends_with("1m-avg"), "{wrong}");
         }
+        let of_json = |text: &str| Query::of_json(text.as_bytes(), &Parameters::default(), NOW);
         for wrong in [
             "",
             "{}",
             "[]",
-            "{\"start\":1,\"queries\":[{}]}",
-            "{\"start\":1,\"queries\":[],\"delete\":true}",
+            r#"{"start":1,"queries":[{}]}"#,
+            r#"{"start":1,"queries":[],"delete":true}"#,
         ] {
-            assert!(
-                Query::of_json(wrong.as_bytes(), &Parameters::default(), NOW).is_err(),
-                "{wrong}"
-            );
+            assert!(of_json(wrong).is_err(), "{wrong}");
         }
+        // Options that change numbers.
+        let of = |query: &str, sub: &str| {
+            let sub = format!(r#"{{"aggregator":"sum","metric":"m"{sub}}}"#);
+            of_json(&format!(r#"{{"start":1,"queries":[{sub}]{query}}}"#)).map(|it| it.subs.len())
+        };
+        for (query, sub) in [
+            (r#","timezone":"Asia/Tokyo""#, ""),
+            (r#","useCalendar":true"#, ""),
+            ("", r#","percentiles":[99.9]"#),
+            ("", r#","showHistogramBuckets":true"#),
+            ("", r#","preAggregate":true"#),
+        ] {
+            let wrong = of(query, sub).unwrap_err();
+            assert!(wrong.ends_with(" is not supported"), "{query}{sub}: {wrong}");
+        }
+        let zone = r#","timezone":"UTC","useCalendar":false,"padding":true"#;
+        assert_eq!(of(zone, r#","percentiles":[],"preAggregate":null,"index":0"#), Ok(1));
     }
 }
