@@ -36,7 +36,7 @@ mod time;
 mod v2;
 mod write;
 
-pub(crate) use json::{float, string};
+pub(crate) use json::{Json, float, string};
 pub(crate) use query::query;
 pub use query::write_answers;
 pub(crate) use v2::{error as v2_error, health, ready, v2_query, v2_write};

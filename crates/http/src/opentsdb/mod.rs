@@ -16,6 +16,8 @@
 //!
 //! - Integers beyond 2^53 lose their last digits, and averages of integers are not rounded down.
 //! - Whole numbers in answers have no `.0`.
+//! - Of the points of a second the last one is in the answer, unless it has milliseconds or arrays: OpenTSDB writes
+//!   an object with equal names.
 //! - A series of rates counts from its first rate on. In OpenTSDB it counts before that as well, with its first
 //!   value divided by the seconds since 1970.
 //! - `/api/query` supports the options `start`, `end`, `msResolution` and `arrays`, and in a sub-query aggregator,

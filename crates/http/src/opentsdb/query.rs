@@ -6,7 +6,7 @@ use super::request::Query;
 use super::series::{Group, groups};
 use crate::body;
 use crate::host::{Host, Unwanted, now};
-use crate::influx::{Refused, float, json_answer, string};
+use crate::influx::{Json, Refused, float, json_answer, string};
 use crate::limits::Share;
 use crate::metrics::add;
 use crate::parameters::Parameters;
@@ -18,39 +18,37 @@ use std::sync::Arc;
 
 /// Appends a series of the answer.
 fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"metric\":");
+    let mut json = Json::default();
+    json.open(b'{', out);
+    json.key("metric", out);
     string(&group.metric, out);
-    out.extend_from_slice(b",\"tags\":{");
-    for (at, (key, value)) in group.tags.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        string(key, out);
-        out.push(b':');
+    json.key("tags", out);
+    json.open(b'{', out);
+    for (key, value) in &group.tags {
+        json.key(key, out);
         string(value, out);
     }
-    out.extend_from_slice(b"},\"aggregateTags\":[");
-    for (at, key) in group.aggregated.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
+    json.close(b'}', out);
+    json.key("aggregateTags", out);
+    json.open(b'[', out);
+    for key in &group.aggregated {
+        json.item(out);
         string(key, out);
     }
+    json.close(b']', out);
+    json.key("dps", out);
     let (open, close) = if query.has_arrays { (b'[', b']') } else { (b'{', b'}') };
-    out.extend_from_slice(b"],\"dps\":");
-    out.push(open);
+    json.open(open, out);
     let unit = if query.is_in_milliseconds { 1 } else { 1000 };
     let mut samples = group.samples.iter().peekable();
-    let mut is_first = true;
     while let Some((time, value)) = samples.next() {
         let time = time / unit;
-        // Of the points of a second only the last is written: a name is unique in an object.
-        if samples.peek().is_some_and(|(next, _)| next / unit == time) {
+        // Of the points of a second only the last is written in an object, where a name is unique.
+        let is_last = samples.peek().is_none_or(|(next, _)| next / unit != time);
+        if !is_last && !query.has_arrays {
             continue;
         }
-        if !std::mem::take(&mut is_first) {
-            out.push(b',');
-        }
+        json.item(out);
         // Writing to a vector does not fail.
         let _written = match query.has_arrays {
             true => write!(out, "[{time},"),
@@ -65,8 +63,8 @@ fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
             out.push(b']');
         }
     }
-    out.push(close);
-    out.push(b'}');
+    json.close(close, out);
+    json.close(b'}', out);
 }
 
 /// The refusal of an answer for which there is no memory.
@@ -82,17 +80,16 @@ fn run(host: &Host, query: &Query, unwanted: &Unwanted) -> Result<(Vec<u8>, Shar
     let mut meter = Meter::new(options.query_bytes_max, intervals, within, unwanted);
     let mut share = host.memory.share();
     let reader = host.store.reader(&options.opentsdb_database, None)?;
-    let mut out = b"[".to_vec();
+    let (mut json, mut out) = (Json::default(), Vec::new());
+    json.open(b'[', &mut out);
     for sub in &query.subs {
         for group in groups(&reader, query, sub, &mut meter)? {
-            if out.len() > 1 {
-                out.push(b',');
-            }
+            json.item(&mut out);
             write_group(&group, query, &mut out);
             share.grow_to(out.capacity()).map_err(|_| no_room(host))?;
         }
     }
-    out.push(b']');
+    json.close(b']', &mut out);
     add(&host.metrics.bytes_out, out.len() as u64);
     Ok((out, share))
 }

@@ -6,7 +6,7 @@ use super::point::wrong_json;
 use super::query::no_room;
 use crate::body;
 use crate::host::{Host, Unwanted};
-use crate::influx::{Refused, json_answer, string};
+use crate::influx::{Json, Refused, json_answer, string};
 use crate::limits::Share;
 use crate::parameters::Parameters;
 use axum::body::Body;
@@ -85,14 +85,13 @@ fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<(Vec<u8>, Share
             }
         }
     }
-    let mut out = b"[".to_vec();
-    for (at, name) in names.found.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
+    let (mut json, mut out) = (Json::default(), Vec::new());
+    json.open(b'[', &mut out);
+    for name in &names.found {
+        json.item(&mut out);
         string(name, &mut out);
     }
-    out.push(b']');
+    json.close(b']', &mut out);
     let mut share = host.memory.share();
     share.grow_to(out.capacity()).map_err(|_| no_room(host))?;
     Ok((out, share))
