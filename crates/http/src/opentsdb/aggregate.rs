@@ -84,9 +84,7 @@ impl Function {
     /// The percentile with this name: `p95`, `p999`, `ep95r7`.
     fn percentile(name: &str) -> Option<Self> {
         let (digits, is_r7) = match name.strip_prefix("ep") {
-            Some(rest) => {
-                (rest.strip_suffix("r3").or(rest.strip_suffix("r7"))?, rest.ends_with("r7"))
-            }
+            Some(rest) => (rest.strip_suffix("r7")?, true),
             None => (name.strip_prefix('p')?, false),
         };
         let number: f64 =
@@ -312,7 +310,7 @@ mod tests {
             assert_eq!(of(name, &values), value, "{name}");
         }
         assert!(NAMES.iter().all(|name| Aggregator::of_name(name).is_some()));
-        for wrong in ["", "p", "p5", "p9999", "p9x", "ep50", "ep50r9", "mean"] {
+        for wrong in ["", "p", "p5", "p9999", "p9x", "ep50", "ep50r3", "ep50r9", "mean"] {
             assert!(Aggregator::of_name(wrong).is_none(), "{wrong}");
         }
     }

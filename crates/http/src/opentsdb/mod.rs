@@ -18,6 +18,7 @@
 //! - Whole numbers in answers have no `.0`.
 //! - Of the points of a second the last one is in the answer, unless it has milliseconds or arrays: OpenTSDB writes
 //!   an object with equal names.
+//! - Percentiles are estimated by: there is no `ep50r3` and the like.
 //! - A series of rates counts from its first rate on. In OpenTSDB it counts before that as well, with its first
 //!   value divided by the seconds since 1970.
 //! - `/api/query` supports the options `start`, `end`, `msResolution` and `arrays`, and in a sub-query aggregator,
