@@ -163,7 +163,9 @@ fn without_the_password_nothing_is_told() -> Outcome<()> {
 fn lines_of_opentsdb_are_told_what_is_wrong() -> Outcome<()> {
     let served = Served::start(Options::default())?;
     let mut client = served.connect()?;
-    client.send(b"version\nput\r\nput m x 1 a=b\nnonsense\nput m 1 x a=b\nput m 1 1 a\n\n")?;
+    client.send(
+        b"version\nput\r\nput m x 1 a=b\nnonsense\nput m 1 x a=b\nput m 1 1 a\n\n put m 1 1 a=b\n",
+    )?;
     for expected in [
         "net.opentsdb.tools 2.4.0 built by coreplane",
         "put: illegal argument: not enough arguments (need least 4, got 0)",
@@ -171,6 +173,8 @@ fn lines_of_opentsdb_are_told_what_is_wrong() -> Outcome<()> {
         "unknown command: nonsense.  Try `help'.",
         "put: invalid value: For input string: \"x\"",
         "put: illegal argument: invalid tag: a",
+        // It begins with a space.
+        "unknown command: .  Try `help'.",
     ] {
         assert_eq!(client.line()?, expected);
     }

@@ -43,7 +43,7 @@ impl Turn {
         let line = String::from_utf8_lossy(line);
         // Writing to a string does not fail.
         let _written = match line.split(' ').next().unwrap_or_default() {
-            "" => Ok(()),
+            "" if line.trim().is_empty() => Ok(()),
             "put" => match point::of_line(&line) {
                 Ok(point) => {
                     self.points.push(point);
