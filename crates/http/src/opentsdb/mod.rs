@@ -49,7 +49,7 @@ pub(crate) use query::query;
 pub(crate) use suggest::suggest;
 pub(crate) use telnet::telnet;
 
-use crate::influx::{json_answer, string};
+use crate::influx::{Refused, json_answer, string};
 use aggregate::NAMES;
 use axum::body::Body;
 use axum::http::Response;
@@ -76,6 +76,11 @@ pub(crate) fn error(status: u16, message: &str, details: &str) -> Response<Body>
         response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, realm);
     }
     response
+}
+
+/// The answer, or the refusal.
+fn answered(answer: Result<Response<Body>, Refused>) -> Response<Body> {
+    answer.unwrap_or_else(|refused| error(refused.status, &refused.message, ""))
 }
 
 /// `/api/aggregators`

@@ -3,8 +3,8 @@
 //! A list is parsed twice: first for its syntax, so that nothing of a broken list is written, then point by point,
 //! in batches. Neither pass keeps more of it than a batch.
 
-use super::error;
 use super::point::{Datapoint, WHY_MAX, cut, no_text, wrong_json};
+use super::{answered, error};
 use crate::body;
 use crate::host::Host;
 use crate::influx::{Refused, Written, json_answer, string, write_points};
@@ -219,10 +219,7 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
 
 /// `POST /api/put`
 pub(crate) async fn put(State(host): State<Arc<Host>>, request: Request) -> Response<Body> {
-    match answer(&host, request).await {
-        Ok(response) => response,
-        Err(refused) => error(refused.status, &refused.message, ""),
-    }
+    answered(answer(&host, request).await)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `/api/query`.
 
-use super::error;
+use super::answered;
 use super::meter::Meter;
 use super::request::Query;
 use super::series::{Group, groups};
@@ -126,8 +126,5 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
 
 /// `/api/query`
 pub(crate) async fn query(State(host): State<Arc<Host>>, request: Request) -> Response<Body> {
-    match answer(&host, request).await {
-        Ok(response) => response,
-        Err(refused) => error(refused.status, &refused.message, ""),
-    }
+    answered(answer(&host, request).await)
 }

@@ -1,6 +1,6 @@
 //! `/api/suggest`: names of metrics, and keys and values of tags, with a given beginning.
 
-use super::error;
+use super::answered;
 use super::meter::Meter;
 use super::point::wrong_json;
 use super::query::no_room;
@@ -128,8 +128,5 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
 
 /// `/api/suggest`
 pub(crate) async fn suggest(State(host): State<Arc<Host>>, request: Request) -> Response<Body> {
-    match answer(&host, request).await {
-        Ok(response) => response,
-        Err(refused) => error(refused.status, &refused.message, ""),
-    }
+    answered(answer(&host, request).await)
 }
