@@ -24,7 +24,7 @@
 
 use crate::choice::Draws;
 use crate::{Error, Plan};
-use coreplane_mkvs::filter::{Filter, FilterError, hash_of};
+use coreplane_mkvs::filter::{Filter, hash_of};
 use serde::Serialize;
 use std::hint::black_box;
 use std::ops::Range;
@@ -76,7 +76,7 @@ type Show<'a, E> = dyn FnMut(FilterReport) -> Result<(), E> + 'a;
 /// what `show` fails with.
 pub fn run_filter<E: From<Error>>(plan: &Plan, show: &mut Show<'_, E>) -> Result<(), E> {
     plan.check()?;
-    let filter = Filter::with_capacity(plan.records).map_err(refused)?;
+    let filter = Filter::with_capacity(plan.records).map_err(Error::from)?;
     let bench = FilterBench { filter: &filter, plan };
     let mut keys = 0;
     for (percent, inserting, probing) in [
@@ -104,10 +104,6 @@ pub fn run_filter<E: From<Error>>(plan: &Plan, show: &mut Show<'_, E>) -> Result
         );
     }
     Ok(())
-}
-
-fn refused(error: FilterError) -> Error {
-    Error::Target(error.to_string())
 }
 
 #[inline]
@@ -278,7 +274,7 @@ fn rebuild_until(
     let mut count = 0;
     while count == 0 || running.load(Ordering::Acquire) {
         let larger = if count % 2 == 0 { 2 } else { 1 };
-        let rebuild = filter.rebuild(capacity * larger).map_err(refused)?;
+        let rebuild = filter.rebuild(capacity * larger).map_err(Error::from)?;
         for window in windows {
             // Oldest first: what is removed meanwhile is listed, which does no harm.
             let oldest = window.oldest.load(Ordering::Acquire);
@@ -375,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_denial_is_seen() -> Result<(), Error> {
-        let filter = Filter::with_capacity(1_000).map_err(refused)?;
+        let filter = Filter::with_capacity(1_000)?;
         let windows = [Window::from(0)];
         // Ten keys that the filter was never told of.
         windows[0].next.store(10, Ordering::Release);
