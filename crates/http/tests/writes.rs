@@ -261,18 +261,6 @@ fn queries_of_opentsdb_are_answered() -> Outcome<()> {
         let answer = served.ask("GET", &format!("/api/query?start=1000&end=1040&m={m}"), b"")?;
         assert_eq!((answer.status, answer.body), (200, expected), "{m}");
     }
-    // Two points of a second, of which an object has the last one.
-    let points = r#"[{"metric":"two","timestamp":1000100,"value":1,"tags":{"a":"b"}},
-        {"metric":"two","timestamp":1000900,"value":2,"tags":{"a":"b"}}]"#;
-    assert_eq!(
-        served.ask("POST", "/api/put", points.replace("1000", "1500000000").as_bytes())?.status,
-        204
-    );
-    for (how, dps) in [("arrays", "[[1500000000,1],[1500000000,2]]"), ("", "{\"1500000000\":2}")] {
-        let path = format!("/api/query?{how}&start=1500000000&end=1500000001&m=none:two");
-        let found = served.ask("GET", &path, b"")?.body;
-        assert!(found.ends_with(&format!("\"dps\":{dps}}}]")), "{found}");
-    }
     let groups = served.ask(
         "GET",
         "/api/query?start=1000&end=1040&arrays&ms&m=sum:sys.cpu%7Bhost=*%7D",
@@ -288,6 +276,23 @@ fn queries_of_opentsdb_are_answered() -> Outcome<()> {
     let gone = served.ask("GET", "/api/query?start=1&m=sum:none", b"")?;
     assert_eq!(gone.status, 400);
     assert!(gone.body.contains("No such name for 'metrics': 'none'"), "{gone:?}");
+    Ok(())
+}
+
+#[test]
+fn of_the_points_of_a_second_an_object_has_the_last_one() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let points = r#"[{"metric":"two","timestamp":1000100,"value":1,"tags":{"a":"b"}},
+        {"metric":"two","timestamp":1000900,"value":2,"tags":{"a":"b"}}]"#;
+    assert_eq!(
+        served.ask("POST", "/api/put", points.replace("1000", "1500000000").as_bytes())?.status,
+        204
+    );
+    for (how, dps) in [("arrays", "[[1500000000,1],[1500000000,2]]"), ("", "{\"1500000000\":2}")] {
+        let path = format!("/api/query?{how}&start=1500000000&end=1500000001&m=none:two");
+        let found = served.ask("GET", &path, b"")?.body;
+        assert!(found.ends_with(&format!("\"dps\":{dps}}}]")), "{found}");
+    }
     Ok(())
 }
 

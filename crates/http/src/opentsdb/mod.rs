@@ -36,6 +36,7 @@ mod downsample;
 mod filter;
 mod list;
 mod meter;
+mod moment;
 mod point;
 mod put;
 mod query;
