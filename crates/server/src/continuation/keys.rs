@@ -12,12 +12,12 @@ use crate::resp::reply::{Proto, Reply};
 use crate::store::Store;
 use coreplane_engine::{Entry, Result as EngineResult};
 use coreplane_pmem::mutant;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 /// Records looked at in a step, at most.
 const STEP: usize = 128;
-/// Comparisons of keys with a pattern in a step of several records.
+/// Comparisons of keys with a pattern in a step, unless one key takes more.
 const COMPARISONS: usize = 1 << 20;
 
 /// The keys to be listed.
@@ -54,12 +54,13 @@ pub(crate) struct Listing {
     cursor: u64,
     /// Records that are still to be read; none: all.
     left: Option<usize>,
-    /// Records in the next step, at most.
-    most: usize,
+    /// Keys that were read, and are matched by the next steps: an engine may show many at once.
+    unmatched: VecDeque<Box<[u8]>>,
     listed: Option<Digests>,
     count: usize,
     keys: Pieces,
-    is_listed: bool,
+    /// All records were read.
+    is_read: bool,
 }
 
 impl Listing {
@@ -75,11 +76,11 @@ impl Listing {
             leadership,
             cursor,
             left: Some(records),
-            most: STEP,
+            unmatched: VecDeque::new(),
             listed: None,
             count: 0,
             keys: Pieces::default(),
-            is_listed: false,
+            is_read: false,
         }
     }
 
@@ -98,52 +99,60 @@ impl Listing {
         self.keys.len()
     }
 
-    /// Reads some more records; true if the listing is complete.
+    /// Reads some more records, or matches some that were read; true if the listing is complete.
     ///
     /// # Errors
     /// As [`Engine::iterate`](coreplane_engine::Engine::iterate).
     pub(crate) fn step(&mut self, store: &mut Store<'_>, wanted: Wanted<'_>) -> EngineResult<bool> {
-        if self.is_listed {
-            return Ok(self.end(store));
-        }
-        let Self { left, listed, count, keys, .. } = self;
+        let Self { unmatched, listed, .. } = self;
         self.has_begun = true;
-        let (mut met, mut shown, mut bytes) = (0, 0, Vec::new());
-        let most = left.map_or(self.most, |left| left.min(self.most));
-        let (mut comparisons, mut is_too_much) = (0, false);
-        let next = store.iterate(self.cursor, most, &mut |entry: Entry<'_>| {
-            met += 1;
-            comparisons += wanted.comparisons(entry.key);
-            is_too_much = most > 1 && comparisons > COMPARISONS;
-            if is_too_much {
-                return;
+        let (mut comparisons, mut shown, mut bytes) = (0, 0, Vec::new());
+        // False if the key is left to a later step, and then so are all behind it.
+        let mut look = |key: &[u8]| {
+            let before = comparisons;
+            comparisons += wanted.comparisons(key);
+            if before > 0 && comparisons > COMPARISONS {
+                return false;
             }
-            let is_listed =
-                wanted.has(entry.key) && listed.as_mut().is_none_or(|listed| listed.add(entry.key));
-            if is_listed {
+            if wanted.has(key) && listed.as_mut().is_none_or(|listed| listed.add(key)) {
                 shown += 1;
                 // Strings are encoded alike in both versions.
-                Reply { out: &mut bytes, proto: Proto::Two }.bulk(entry.key);
+                Reply { out: &mut bytes, proto: Proto::Two }.bulk(key);
             }
-        });
-        // Such a step is repeated: keys whose digests were added would not be listed again, so they are kept.
-        if next.is_ok() && !is_too_much || listed.is_some() {
-            *count += shown;
-            keys.append(|out| out.extend_from_slice(&bytes));
+            true
+        };
+        let matched = unmatched.iter().take_while(|key| look(key)).count();
+        unmatched.drain(..matched);
+        let mut read = Ok(());
+        if matched == 0 && !self.is_read {
+            let most = self.left.map_or(STEP, |left| left.min(STEP));
+            let mut met = 0;
+            let next = store.iterate(self.cursor, most, &mut |entry: Entry<'_>| {
+                met += 1;
+                if !look(entry.key) {
+                    unmatched.push_back(entry.key.into());
+                }
+            });
+            read = next.map(|next| {
+                self.cursor = next;
+                if let Some(left) = &mut self.left {
+                    // An engine that is not at its end has met as many records as requested, if expired ones are
+                    // counted.
+                    *left = left.saturating_sub(if next == 0 { met } else { met.max(most) });
+                }
+                self.is_read = next == 0 || self.left == Some(0);
+            });
         }
-        let next = next?;
-        if is_too_much {
-            self.most = (most / 4).max(1);
-            return Ok(false);
+        // A step that failed is repeated: keys whose digests were added would not be listed again, so they are kept.
+        if read.is_ok() || self.listed.is_some() {
+            self.count += shown;
+            self.keys.append(|out| out.extend_from_slice(&bytes));
         }
-        self.most = (self.most * 2).min(STEP);
-        self.cursor = next;
-        if let Some(left) = left {
-            // An engine that is not at its end has met as many records as requested, if expired ones are counted.
-            *left = left.saturating_sub(if self.cursor == 0 { met } else { met.max(most) });
+        if read.is_err() {
+            self.unmatched.clear();
         }
-        self.is_listed = self.cursor == 0 || self.left == Some(0);
-        Ok(self.is_listed && self.end(store))
+        read?;
+        Ok(self.is_read && self.unmatched.is_empty() && self.end(store))
     }
 
     /// Frees some of the digests; true if all are freed, and then the answer of this turn waits for all that the
@@ -250,7 +259,7 @@ mod tests {
                 break;
             }
         }
-        assert!(listing.is_listed && listing.count == 10_000 && turns > 3, "{turns}");
+        assert!(listing.is_read && listing.count == 10_000 && turns > 3, "{turns}");
     }
 
     #[test]
@@ -262,10 +271,11 @@ mod tests {
         assert!(!has(Some(b"b*"), true) && !has(None, false));
     }
 
-    /// Whether it is `KEYS`, which remembers what it has listed, or `SCAN`.
+    /// Whether it is `KEYS`, which remembers what it has listed, or `SCAN`; and however many keys the engine shows at
+    /// once.
     #[test]
     fn a_pattern_that_takes_long_is_matched_with_few_keys_in_a_step() {
-        let engine = ModelEngine::new();
+        let engine = ModelEngine::new().with_places(1);
         for number in 0..64_usize {
             let key = [number.to_le_bytes().as_slice(), &[b'a'; 2000]].concat();
             let put = engine.put(&key, b"v", &WriteOptions::default()).expect("put");
