@@ -3,15 +3,15 @@
 //! Without such a client this costs a command one read of a word that is not written. Otherwise the command is
 //! formatted as a line and sent to the loop of each such client, which appends it to that client's output: so lines
 //! of one loop come in the order of its commands. A client that does not receive its lines is disconnected once
-//! `client-output-pause` bytes are pending for it, or 64 MiB of lines are pending for all loops; a line whose words
-//! exceed what is left of these is not made.
+//! `client-output-pause` bytes are pending for it, or a line for it would be more than 64 MiB with those that are
+//! pending for all loops.
 
 use crate::event_loop::EventLoop;
 use crate::host::{Host, Message};
 use coreplane_pmem::mutant;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The clients that monitor.
@@ -21,8 +21,6 @@ pub(crate) struct Monitors {
     all: Mutex<Vec<Monitor>>,
     /// Bytes of lines that no loop has taken yet.
     sent: AtomicUsize,
-    /// Lines were dropped, since they were too many: the monitoring clients are disconnected.
-    is_incomplete: AtomicBool,
 }
 
 /// Bytes of lines on the way to loops, at most.
@@ -48,9 +46,6 @@ impl Monitors {
     pub(crate) fn remove(&self, id: u64) {
         let mut all = self.all.lock();
         all.retain(|monitor| monitor.id != id);
-        if all.is_empty() {
-            self.is_incomplete.store(false, Ordering::Relaxed);
-        }
         self.count.store(all.len(), Ordering::Release);
     }
 
@@ -61,12 +56,7 @@ impl Monitors {
 }
 
 /// Sends a line about a command from `address` to the monitoring clients.
-pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &'a [u8]> + Clone) {
-    let monitors = &host.monitors;
-    let sent = monitors.sent.load(Ordering::Relaxed);
-    if words.clone().map(<[u8]>::len).fold(sent, usize::saturating_add) > SENT_MAX {
-        return monitors.is_incomplete.store(true, Ordering::Relaxed);
-    }
+pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &'a [u8]>) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, micros) = (since.as_secs(), since.subsec_micros());
     let mut line = format!("+{seconds}.{micros:06} [0 {address}]").into_bytes();
@@ -76,18 +66,29 @@ pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &
     }
     line.extend_from_slice(b"\r\n");
     let line: Arc<[u8]> = line.into();
-    for monitor in monitors.all.lock().iter() {
-        if let Some(port) = host.ports.get(monitor.member) {
-            monitors.sent.fetch_add(line.len(), Ordering::Relaxed);
-            port.send(Message::Push(monitor.key, monitor.id, line.clone()));
-        }
-    }
+    let Monitors { all, count, sent } = &host.monitors;
+    let mut all = all.lock();
+    all.retain(|monitor| {
+        let Some(port) = host.ports.get(monitor.member) else { return false };
+        let has_room = sent.load(Ordering::Relaxed) + line.len() <= SENT_MAX;
+        port.send(if has_room {
+            sent.fetch_add(line.len(), Ordering::Relaxed);
+            Message::Push(monitor.key, monitor.id, line.clone())
+        } else {
+            Message::Kill(monitor.key, monitor.id)
+        });
+        has_room
+    });
+    count.store(all.len(), Ordering::Release);
 }
 
-/// Appends `word` in quotes, with escapes for unprintable bytes.
+/// Appends `word` in quotes, with escapes for unprintable bytes; not all of it if the line is too long to be sent.
 fn quote(word: &[u8], line: &mut Vec<u8>) {
     line.push(b'"');
     for byte in word {
+        if line.len() > SENT_MAX {
+            return;
+        }
         match byte {
             b'\\' | b'"' => line.extend_from_slice(&[b'\\', *byte]),
             b'\n' => line.extend_from_slice(b"\\n"),
@@ -108,9 +109,7 @@ fn quote(word: &[u8], line: &mut Vec<u8>) {
 impl EventLoop {
     /// Appends a line to the output of the client at `key`, if it still monitors.
     pub(crate) fn push_line(&mut self, key: usize, id: u64, line: &[u8]) {
-        let monitors = &self.host.monitors;
-        monitors.sent.fetch_sub(line.len(), Ordering::Relaxed);
-        let is_incomplete = monitors.is_incomplete.load(Ordering::Relaxed);
+        self.host.monitors.sent.fetch_sub(line.len(), Ordering::Relaxed);
         let bound = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else { return };
         let is_closing = connection.is_closing();
@@ -119,7 +118,7 @@ impl EventLoop {
             return;
         }
         let waiting = connection.output.len() + session.monitor_lines.len();
-        if is_incomplete || waiting as u64 >= bound {
+        if waiting as u64 >= bound {
             return self.drop_connection(key);
         }
         // Nothing is pushed into an unfinished answer. The line of the unfinished command itself comes after its end.
@@ -146,15 +145,31 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_not_made() {
+    fn who_misses_a_line_for_which_there_is_no_room_is_disconnected() {
         let (_poll, port) = server::port().expect("a port");
         let engine = Arc::new(ModelEngine::new());
         let host = Host::new(Config::default(), engine, vec![port], Vec::new());
-        host.monitors.add(0, 1, 7);
-        let word = vec![0; SENT_MAX];
-        tell(&host, "", [&word[..], b"x"].into_iter());
-        assert!(host.ports[0].inbox.lock().is_empty());
-        assert!(host.monitors.is_incomplete.load(Ordering::Relaxed));
+        for id in [7, 8] {
+            host.monitors.add(0, 1, id);
+        }
+        // Each byte is four of the line.
+        let word = vec![0; SENT_MAX / 4];
+        let told = |word: &[u8]| -> Vec<_> {
+            tell(&host, "", [word].into_iter());
+            let messages = std::mem::take(&mut *host.ports[0].inbox.lock());
+            let ids = messages.iter().map(|message| match message {
+                Message::Push(_, id, line) => (*id, line.len() / word.len()),
+                Message::Kill(_, id) => (*id, 0),
+                Message::Serve(_) => unreachable!("no connection came"),
+            });
+            ids.collect()
+        };
+        assert_eq!(told(&word[..SENT_MAX / 6]), [(7, 4), (8, 0)]);
+        assert_eq!(told(&word[..SENT_MAX / 6]), [(7, 0)]);
+        assert!(host.monitors.is_empty() && told(b"x").is_empty());
+        host.monitors.sent.store(0, Ordering::Relaxed);
+        host.monitors.add(0, 1, 9);
+        assert_eq!(told(&word), [(9, 0)]);
     }
 
     #[test]

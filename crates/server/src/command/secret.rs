@@ -11,7 +11,7 @@ const SECRET_PARAMETERS: [&str; 2] = ["requirepass", "masterauth"];
 pub(super) fn shown<'a>(
     name: &'static str,
     words: Words<'a>,
-) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
+) -> impl ExactSizeIterator<Item = &'a [u8]> {
     let mut left = 0;
     words.from(0).enumerate().map(move |(index, word)| {
         let is_secret = left > 0;

@@ -63,10 +63,7 @@ impl<'a> Words<'a> {
     }
 
     /// The words from `index` on.
-    pub(crate) fn from(
-        &self,
-        index: usize,
-    ) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
+    pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         self.spans
             .get(index..)
