@@ -60,7 +60,7 @@ impl Port {
     }
 }
 
-/// The saves that clients ask for: each makes all writes before its beginning durable, one at a time.
+/// Syncs that clients ask for: each makes all writes before its beginning durable, one at a time.
 #[derive(Debug)]
 pub(crate) struct Saves {
     /// The number of those that have begun.
@@ -74,6 +74,10 @@ pub(crate) struct Saves {
 }
 
 impl Saves {
+    fn since(start: UnixMillis) -> Self {
+        Self { begun: 0, ended: 0, error: None, last: start.0 / 1000 }
+    }
+
     /// True if one runs.
     pub(crate) fn is_running(&self) -> bool {
         self.begun > self.ended
@@ -87,6 +91,9 @@ impl Saves {
         }
     }
 }
+
+/// Which of the saves of a host.
+pub(crate) type SavesOf = fn(&Host) -> &Mutex<Saves>;
 
 /// Commands a second, sampled by the first loop.
 #[derive(Debug, Default)]
@@ -115,7 +122,10 @@ pub(crate) struct Host {
     pub watched: WatchedAbsences,
     pub ports: Vec<Port>,
     pub addresses: Vec<SocketAddr>,
+    /// Those of `SAVE` and `BGSAVE`.
     pub saves: Mutex<Saves>,
+    /// Those of `WAITAOF`, which are no saves to a client that asks about these.
+    pub syncs: Mutex<Saves>,
     pub rate: Rate,
     pub engine_base: EngineBase,
     pub slow_log: SlowLog,
@@ -154,7 +164,8 @@ impl Host {
             watched: WatchedAbsences::default(),
             ports,
             addresses,
-            saves: Saves { begun: 0, ended: 0, error: None, last: started_at.0 / 1000 }.into(),
+            saves: Saves::since(started_at).into(),
+            syncs: Saves::since(started_at).into(),
             rate: Rate::default(),
             engine_base: EngineBase::default(),
             slow_log: SlowLog::default(),
@@ -240,17 +251,17 @@ impl Host {
         *last = Some((now, count));
     }
 
-    /// Begins a save in a thread of its own; false if one runs.
-    pub(crate) fn begin_save(&self) -> coreplane_engine::Result<bool> {
-        let mut saves = self.saves.lock();
+    /// Begins one of these saves in a thread of its own; false if one of them runs.
+    pub(crate) fn begin(&self, of: SavesOf) -> coreplane_engine::Result<bool> {
+        let mut saves = of(self).lock();
         if saves.is_running() {
             return Ok(false);
         }
         let this = self.this.clone();
-        let spawned = background::spawn("coreplane-save", move || {
+        let spawned = background::spawn_in_time("coreplane-save", move || {
             if let Some(host) = this.upgrade() {
                 let result = host.engine.sync();
-                host.saves.lock().end(result.as_ref().err());
+                of(&host).lock().end(result.as_ref().err());
                 host.ports.iter().for_each(Port::wake);
             }
         });

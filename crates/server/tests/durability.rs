@@ -302,8 +302,35 @@ fn who_asks_for_a_sync_does_not_stop_its_loop() {
     }
     let info = asker.say("INFO persistence");
     assert!(info.contains("rdb_last_bgsave_status:err"), "{info}");
-    // The late ones made another save, each.
-    assert!(info.contains("rdb_saves:6"), "{info}");
+    // Those of `SAVE`.
+    assert!(info.contains("rdb_saves:2"), "{info}");
+}
+
+#[test]
+fn waitaof_keeps_its_timeout_and_is_no_save() {
+    let engine = Arc::new(ModelEngine::with_manual_commit());
+    let config = Config { durability: Durability::RELAXED, power_safe: true, ..config() };
+    let server = Running::start(config, engine.clone());
+    let mut wire = server.connect();
+    assert_eq!(wire.say("SET k v"), "+OK\\r\\n");
+    let (begun, begins) = channel();
+    let (go_on, goes_on) = channel::<()>();
+    engine.at_next_sync(move |_| {
+        begun.send(()).expect("the test waits");
+        // It goes on, or has failed.
+        goes_on.recv().ok();
+    });
+    for command in ["WAITAOF 0 0 0", "WAITAOF 1 0 1"] {
+        assert_eq!(wire.say(command), "*2\\r\\n:0\\r\\n:0\\r\\n", "{command}");
+        assert!(engine.has_undurable());
+    }
+    begins.recv().unwrap();
+    assert!(wire.say("INFO persistence").contains("rdb_bgsave_in_progress:0"));
+    assert_eq!(wire.say("BGSAVE"), "+Background saving started\\r\\n");
+    assert_eq!(wire.say("SAVE"), "+OK\\r\\n");
+    go_on.send(()).unwrap();
+    assert_eq!(wire.say("WAITAOF 1 0 60000"), "*2\\r\\n:1\\r\\n:0\\r\\n");
+    assert!(wire.say("INFO persistence").contains("rdb_saves:2"));
 }
 
 #[test]

@@ -6,7 +6,9 @@
 
 use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::continuation::Continuation;
+use crate::host::SavesOf;
 use crate::resp::number::parse_i64;
+use std::time::{Duration, Instant};
 
 /// `LASTSAVE`: when a save last made all writes durable, or when the server started
 pub(super) fn last_save(call: &mut Call<'_, '_>) -> Answer {
@@ -17,25 +19,34 @@ pub(super) fn last_save(call: &mut Call<'_, '_>) -> Answer {
 
 /// `SAVE`: makes all earlier writes durable
 pub(super) fn save(call: &mut Call<'_, '_>) -> Answer {
-    until_saved(call)?;
+    until_saved(call, |host| &host.saves, None)?;
     call.reply.ok();
     Ok(())
 }
 
-/// Goes on when all earlier writes have been made durable: by a save that begins after them, while the event loop
-/// serves others.
-pub(super) fn until_saved(call: &mut Call<'_, '_>) -> Answer {
-    let number = match call.session.continuation.take() {
-        Some(Continuation::Save(number)) => number,
-        _ => call.host.saves.lock().begun + 1,
+/// Goes on when all earlier writes have been made durable, by a save that begins after them, while the event loop
+/// serves others; or, with false, when this has taken so long.
+pub(super) fn until_saved(
+    call: &mut Call<'_, '_>,
+    of: SavesOf,
+    timeout: Option<Duration>,
+) -> Result<bool, Failure> {
+    let (number, deadline) = match call.session.continuation.take() {
+        Some(Continuation::Save(number, deadline)) => (number, deadline),
+        _ => {
+            (of(call.host).lock().begun + 1, timeout.and_then(|it| Instant::now().checked_add(it)))
+        }
     };
-    let saves = call.host.saves.lock();
+    let saves = of(call.host).lock();
     if saves.ended >= number {
-        return saves.error.clone().map_or(Ok(()), |error| Err(error.into()));
+        return saves.error.clone().map_or(Ok(true), |error| Err(error.into()));
     }
     drop(saves);
-    call.host.begin_save()?;
-    call.session.continuation = Some(Continuation::Save(number));
+    if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        return Ok(false);
+    }
+    call.host.begin(of)?;
+    call.session.continuation = Some(Continuation::Save(number, deadline));
     Err(Failure::Held)
 }
 
@@ -49,7 +60,7 @@ pub(super) fn background_save(call: &mut Call<'_, '_>) -> Answer {
     if !is_known {
         return Err(SYNTAX.into());
     }
-    if !call.host.begin_save()? {
+    if !call.host.begin(|host| &host.saves)? {
         return Err("ERR Background save already in progress".into());
     }
     call.reply.status("Background saving started");
@@ -75,8 +86,8 @@ pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
 /// `WAITAOF numlocal numreplicas timeout`
 ///
 /// Its answer comes after those of all earlier commands of the connection. So when it is sent, they are durable: the
-/// answer is 1 if a power cut cannot undo that. `relaxed` data are made durable first, except by a transaction, which
-/// does not wait: its answer is 0.
+/// answer is 1 if a power cut cannot undo that. `relaxed` data are made durable first; the answer is 0 if this takes
+/// longer than the timeout, for a `numlocal` of 0, and in a transaction, which does not wait.
 pub(super) fn wait_local(call: &mut Call<'_, '_>) -> Answer {
     let local = call.integer(1)?;
     if !(0..=1).contains(&local) {
@@ -85,21 +96,22 @@ pub(super) fn wait_local(call: &mut Call<'_, '_>) -> Answer {
     if call.integer(2)? < 0 {
         return Err("ERR value is out of range, must be positive".into());
     }
-    timeout(call.word(3))?;
-    let is_relaxed = !call.host.config.withholds();
-    if is_relaxed && call.may_slice {
-        until_saved(call)?;
-    }
+    let timeout = timeout(call.word(3))?;
+    let waits = local > 0 && call.may_slice;
+    let is_durable =
+        call.host.config.withholds() || waits && until_saved(call, |host| &host.syncs, timeout)?;
     call.reply.array(2);
-    call.reply.truth(call.host.config.power_safe && (call.may_slice || !is_relaxed));
+    call.reply.truth(call.host.config.power_safe && is_durable);
     call.reply.int(0);
     Ok(())
 }
 
-fn timeout(word: &[u8]) -> Result<i64, Failure> {
+/// A timeout in milliseconds; 0: none.
+fn timeout(word: &[u8]) -> Result<Option<Duration>, Failure> {
     match parse_i64(word) {
         None => Err("ERR timeout is not an integer or out of range".into()),
         Some(..0) => Err("ERR timeout is negative".into()),
-        Some(timeout) => Ok(timeout),
+        Some(0) => Ok(None),
+        Some(timeout) => Ok(Some(Duration::from_millis(timeout.unsigned_abs()))),
     }
 }

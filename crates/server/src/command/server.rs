@@ -34,7 +34,7 @@ pub(super) fn shutdown(call: &mut Call<'_, '_>) -> Answer {
         return Err("ERR No shutdown in progress.".into());
     }
     if saves {
-        until_saved(call)?;
+        until_saved(call, |host| &host.saves, None)?;
     }
     call.session.is_dropped = true;
     call.host.end();

@@ -28,6 +28,7 @@ pub(crate) use range_page::{RangePage, Shown};
 
 use crate::store::Walk;
 use coreplane_engine::Clear;
+use std::time::Instant;
 
 /// The state that a command that is not finished needs to go on.
 #[derive(Debug)]
@@ -44,8 +45,8 @@ pub(crate) enum Continuation {
     Deletion(Deletion),
     /// Every record is removed.
     Clear(Clear),
-    /// The end of the save of this number is awaited.
-    Save(u64),
+    /// The end of the save of this number is awaited, until then at most.
+    Save(u64, Option<Instant>),
     /// The answer is complete, and is being moved to the output.
     Answer(Pieces),
 }
@@ -58,7 +59,7 @@ impl Continuation {
             Self::Range(page) => page.bytes(),
             Self::ManyKeys(many) => many.bytes(),
             Self::Answer(pieces) => pieces.len(),
-            Self::Walk(_) | Self::Deletion(_) | Self::Clear(_) | Self::Save(_) => 0,
+            Self::Walk(_) | Self::Deletion(_) | Self::Clear(_) | Self::Save(..) => 0,
         }
     }
 
@@ -70,7 +71,7 @@ impl Continuation {
             Self::Range(page) => Some(page.leadership()),
             Self::Deletion(deletion) => Some(deletion.leadership),
             // These read again all keys that another leader may have written, or remove all records, or have none.
-            Self::ManyKeys(_) | Self::Clear(_) | Self::Save(_) | Self::Answer(_) => None,
+            Self::ManyKeys(_) | Self::Clear(_) | Self::Save(..) | Self::Answer(_) => None,
         }
     }
 
@@ -80,7 +81,7 @@ impl Continuation {
             Self::Answer(_) => true,
             Self::ManyKeys(many) => many.is_complete(),
             Self::Listing(_) | Self::Walk(_) | Self::Range(_) => false,
-            Self::Deletion(_) | Self::Clear(_) | Self::Save(_) => false,
+            Self::Deletion(_) | Self::Clear(_) | Self::Save(..) => false,
         }
     }
 }
