@@ -35,8 +35,9 @@ const WAY: u64 = 24;
 /// Pages that a leader leaves to followers, whose records are packed differently.
 const FOR_FOLLOWERS: usize = 2;
 
-/// How often a search for room goes on that has cleaned pages, or dropped versions that dropped snapshots have seen:
-/// the caller serves others.
+/// How often a search for room goes on that has dropped versions which dropped snapshots have seen, or, for a leader,
+/// cleaned pages: the caller serves others. A follower cleans all that it needs, since it asks for the same entries
+/// again only when they are sent again.
 const ROUNDS: u32 = 3;
 
 /// The most bytes that the end of a page takes.
@@ -213,9 +214,9 @@ impl LogMap {
     }
 
     /// How many of these entries, from the first on, there is room for with the [reserve](LogMap::append): called
-    /// with the entries that a leader has sent. It waits for syncs, and some milliseconds for readers. Entries
-    /// without changes take the pages that are kept for clears; those before the first change always count as if
-    /// there were room.
+    /// with the entries that a leader has sent. It cleans pages, waits for syncs, and some milliseconds for readers.
+    /// Entries without changes take the pages that are kept for clears; those before the first change always count as
+    /// if there were room.
     ///
     /// # Errors
     /// As [`LogMap::check_room`], except for lack of space.
@@ -233,8 +234,7 @@ impl LogMap {
             let purpose = if need.has_puts { purpose_of(true) } else { Purpose::Delete };
             match self.look_for_room(&need, purpose, (&mut patience, true)) {
                 Ok(()) => break,
-                Err(Error::NoSpace { .. }) => count /= 2,
-                Err(Error::Busy) => return Ok(least),
+                Err(Error::NoSpace { .. } | Error::Busy) => count /= 2,
                 Err(error) => return Err(error),
             }
         }
@@ -292,6 +292,7 @@ impl LogMap {
             store.check_writable()?;
             let guard = epoch::pin();
             let space = store.space_for(&mut map, &guard, group, purpose)?;
+            let is_bounded = !waits || map.is_release_due();
             drop((map, guard));
             match space {
                 Space::Found => return Ok(()),
@@ -301,8 +302,8 @@ impl LogMap {
                     return Ok(());
                 }
                 Space::Wait(1..) if !waits => return Err(Error::Busy),
-                Space::Again(_) if rounds == ROUNDS => return Err(Error::Busy),
-                Space::Again(_) => rounds += 1,
+                Space::Again(_) if is_bounded && rounds == ROUNDS => return Err(Error::Busy),
+                Space::Again(_) if is_bounded => rounds += 1,
                 space => patience.wait(store, space)?,
             }
         }

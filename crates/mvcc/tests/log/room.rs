@@ -261,6 +261,40 @@ fn a_leader_finds_room_for_what_it_can_append() {
     }
 }
 
+/// How often a follower is asked until there is room for a message, where each page has a few dead bytes.
+fn calls_until_room() -> usize {
+    let world = World { pages: 512, ..WORLD };
+    let sim = Sim::new(&sim_options(&world, 9)).expect("memory");
+    let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+    let (log, mut newest) = (log.expect("create"), 0);
+    let mut write = |numbers: Vec<u32>| {
+        let mut batch = Batch::new();
+        numbers.iter().for_each(|it| _ = batch.put(&it.to_be_bytes(), &[7; 100]));
+        newest += 1;
+        log.append(newest, b"header", &batch, false).expect("room");
+        committed(&log);
+        log.apply(newest).expect("apply");
+    };
+    (0..10_500).step_by(50).for_each(|first| write((first..first + 50).collect()));
+    (0..10_500).step_by(500).for_each(|first| write((first..first + 500).step_by(10).collect()));
+    committed(&log);
+    let entries: Vec<Batch> =
+        (0..64_u8).map(|it| Batch::new().put(&[it], &[7; 3000]).clone()).collect();
+    let before = log.stats().cleaner_pages_freed;
+    let has_room = |_: &usize| log.room_for_entries(&entries).expect("room") == entries.len();
+    let calls = (1..1000).find(has_room).expect("room for all");
+    let cleaned = log.stats().cleaner_pages_freed - before;
+    assert!(cleaned > 200, "{cleaned} pages");
+    calls
+}
+
+/// Entries that it leaves out are sent again only some ticks later.
+#[test]
+fn a_follower_cleans_all_that_entries_need() {
+    // A reader of another test may hold pages for a moment.
+    assert!((0..20).any(|_| calls_until_room() < 4));
+}
+
 /// A full log is closed; whether there is room is asked after that, as a leader does which does not know it yet.
 #[test]
 fn a_closed_log_is_left_as_it_is() {
