@@ -23,7 +23,7 @@ use coreplane_record::{Header, Kind, View};
 use std::sync::Arc;
 
 /// The most pages that are cleaned for one commit.
-const ROUND: usize = 32;
+const ROUND: u32 = 32;
 /// How often, at most, the cleaner goes through all pages for one write.
 const PASSES: u64 = 2;
 
@@ -96,7 +96,8 @@ impl Tree {
             }
             if can_commit && !mutant!("mvcc.tree.graves") && self.bury_graves() {
                 self.push_out()?;
-                return Ok(Space::Again(0));
+                // Other writers may delete again and again.
+                return Ok(Space::Again(1));
             }
             if is_refused {
                 return Err(self.stream.pages.no_space(pages));
@@ -104,9 +105,12 @@ impl Tree {
             if self.count_nodes(count::STEP) {
                 return Ok(Space::Again(0));
             }
-            if soon < wanted && !self.is_in_vain() && self.clean_round(wanted)? {
+            if soon < wanted
+                && !self.is_in_vain()
+                && let cleaned @ 1.. = self.clean_round(wanted)?
+            {
                 self.push_out()?;
-                return Ok(Space::Again(0));
+                return Ok(Space::Again(cleaned));
             }
             self.push_out()?;
             // Pages whose word the first call has set to 0.
@@ -129,18 +133,18 @@ impl Tree {
             > self.cleaned_before + PASSES * u64::from(self.stream.pages.total_and_free().0)
     }
 
-    /// Cleans some pages; false if there is nothing to move.
-    fn clean_round(&mut self, wanted: u32) -> Result<bool> {
+    /// Cleans some pages; how many.
+    fn clean_round(&mut self, wanted: u32) -> Result<u32> {
         let size = self.stream.volume.space.page_size();
         let (total, free) = self.stream.pages.total_and_free();
         let dead_min = if free < total / 8 { size / 32 } else { size / 4 };
-        let enough = ROUND.min(2 * (wanted - free.min(wanted)) as usize + ROUND / 2);
+        let enough = ROUND.min(2 * wanted.saturating_sub(free).min(ROUND) + ROUND / 2);
         let kept = self.pages_for_pending(&epoch::pin())?;
         let mut count = 0;
         while count < enough && self.clean_one(dead_min, kept, true)? {
             count += 1;
         }
-        Ok(count > 0)
+        Ok(count)
     }
 
     /// Cleans two pages that are mostly dead, if free pages are short.
