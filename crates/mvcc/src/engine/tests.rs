@@ -357,7 +357,9 @@ fn the_end_of_an_iteration_looks_at_no_other_keys() {
             }
         };
         let end = iterate();
-        assert!(matches!(end, Err(Error::Corrupt { .. })), "{kind:?}: {end:?}");
+        let Err(Error::Corrupt { offset, what }) = end else { panic!("{kind:?}: {end:?}") };
+        assert_eq!(offset, at, "{kind:?}");
+        assert!(what.contains("stored 0x") && what.contains("computed 0x"), "{kind:?}: {what}");
         put(&engine, &key(700), b"the value");
         let looks = iterate().expect("nothing is damaged");
         assert!(looks < 700, "{kind:?}: {looks} looks at records");

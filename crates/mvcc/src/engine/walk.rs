@@ -50,8 +50,8 @@ pub(super) enum Place {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reached {
     key: Box<[u8]>,
-    /// The offset of the first damage that it has passed over.
-    passed: Option<u64>,
+    /// The offset of the first damage that it has passed over, and its error.
+    passed: Option<(u64, Box<str>)>,
 }
 
 /// A step of a walk.
@@ -437,15 +437,15 @@ impl Store {
                 })
             });
             if let Err(error) = shown {
-                passed = passed.or(Some(offset_of(&error)));
+                passed.get_or_insert_with(|| (offset_of(&error), error.to_string().into()));
             }
             Ok(ControlFlow::Continue(()))
         })?;
         if let Some(key) = next {
             return Ok(self.cursors.lock().remember(cursor, Reached { key, passed }));
         }
-        if let Some(offset) = passed {
-            let what = "a record could not be read, and was not shown".to_owned();
+        if let Some((offset, error)) = passed {
+            let what = format!("not all records could be read and shown: {error}");
             return Err(Error::Corrupt { offset, what });
         }
         self.map.read().check_complete()?;
