@@ -122,7 +122,8 @@ impl Tree {
             return Ok(true);
         }
         let group = Group { keys: &[&grave.key], ..Group::EMPTY };
-        let pages = self.pages_for(guard, group)?;
+        // A log reads the paths of pending keys, too, which may be damaged.
+        let Ok(pages) = self.pages_for(guard, group) else { return Ok(false) };
         if self.stream.pages.total_and_free().1 < pages + FOR_OPENINGS {
             return Ok(false);
         }

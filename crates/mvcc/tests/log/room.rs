@@ -4,9 +4,11 @@
 use crate::ops::{Draw, World, options, sim_options};
 use crate::worlds::{FILE, WORLD};
 use coreplane_engine::{Batch, Error};
-use coreplane_mvcc::{LogMap, MapKind};
+use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
+use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Model, Sim};
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 type Contents = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -323,4 +325,47 @@ fn a_closed_log_is_left_as_it_is() {
             again.unwrap_or_else(|error| panic!("{world:?}: {error}"));
         }
     }
+}
+
+/// A node on the way to a key of a pending entry cannot be read for a while.
+#[test]
+fn damage_elsewhere_lets_go_of_no_tombstones() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("pool");
+    let options = Options { check_reads: true, ..options() };
+    let (shape, media) = (Geometry { page_size: 4096, ..Geometry::default() }, MediaChoice::Auto);
+    let log = LogMap::create(MapKind::CowTree, &path, 1 << 20, shape, media.clone(), &options);
+    let log = log.expect("create");
+    let key = |number: u32| format!("key-{number:06}").into_bytes();
+    let (mut puts, mut deletes, mut pending) = (Batch::new(), Batch::new(), Batch::new());
+    (0..2_000).for_each(|it| _ = puts.put(&key(it), b"value"));
+    (0..50).for_each(|it| _ = deletes.delete(&key(it)));
+    // So many that their paths have to be looked up.
+    (1_000..2_000).for_each(|it| _ = pending.put(&[&key(it)[..], b"x"].concat(), b"value"));
+    log.append(1, b"", &puts, true).expect("room");
+    log.apply(1).expect("apply");
+    committed(&log);
+    log.append(2, b"", &deletes, true).expect("room");
+    log.append(3, b"", &pending, true).expect("room");
+    committed(&log);
+    log.apply(2).expect("apply");
+    let bytes = std::fs::read(&path).expect("bytes");
+    let file = std::fs::File::options().write(true).open(&path).expect("the file");
+    let is_there = |at: &usize| bytes[*at..].starts_with(&key(1_900)) && bytes[at + 10] != b'x';
+    let places: Vec<usize> = (0..bytes.len() - 10).filter(is_there).collect();
+    let write = |last: &[u8]| {
+        places.iter().for_each(|at| file.write_all_at(last, *at as u64 + 9).expect("written"));
+    };
+    write(b"?");
+    (0..3).for_each(|_| committed(&log));
+    let damaged = log.append(4, b"", &deletes, true);
+    assert!(matches!(damaged, Err(Error::ChecksumMismatch { .. })), "{damaged:?}");
+    write(b"0");
+    log.roll_back(2).expect("roll back");
+    // What was taken back is dead with the first commit, and what the tombstones took later.
+    committed(&log);
+    let before = log.stats().live_bytes;
+    (0..3).for_each(|_| committed(&log));
+    let left = log.stats().live_bytes;
+    assert!(before - left > 50 * 40, "{before} and {left} bytes are live");
 }
