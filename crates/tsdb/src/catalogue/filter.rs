@@ -384,7 +384,7 @@ fn terms(filter: &TagFilter) -> Vec<&TagFilter> {
 }
 
 /// From this ratio of lengths on the longer list is searched instead of scanned.
-pub(super) const SEARCH_RATIO: usize = 16;
+const SEARCH_RATIO: usize = 16;
 
 /// The series that are in both lists.
 fn intersect(left: &[SeriesId], right: &[SeriesId]) -> Vec<SeriesId> {
@@ -407,10 +407,7 @@ fn subtract(from: &[SeriesId], list: &[SeriesId]) -> Vec<SeriesId> {
 }
 
 /// Advances in an ascending list to a number; true if the list has it.
-pub(super) fn is_next(
-    list: &mut std::iter::Peekable<std::slice::Iter<'_, SeriesId>>,
-    id: SeriesId,
-) -> bool {
+fn is_next(list: &mut std::iter::Peekable<std::slice::Iter<'_, SeriesId>>, id: SeriesId) -> bool {
     while let Some(next) = list.peek() {
         match (**next).cmp(&id) {
             Ordering::Less => _ = list.next(),

@@ -16,8 +16,7 @@
 //!   shard is known by its number, whatever object now has the name.
 //! - A drawn change can be applied. A change that cannot be applied comes from a damaged log, and changes nothing.
 //! - Shards of a policy do not overlap. A database has one default policy at most.
-//! - Postings and tables name live objects alone; while a measurement is dropped step by step its postings also name
-//!   series that are gone.
+//! - Postings and tables name live objects alone.
 
 mod change;
 mod draw;
@@ -47,6 +46,7 @@ use hashbrown::{HashMap, HashTable};
 use page::Pages;
 use policy::PolicyState;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -84,9 +84,6 @@ pub(crate) struct Catalogue {
     live_bytes: u64,
     /// The approximate bytes of DRAM of all names.
     cost: usize,
-    /// The most series that one change has taken away.
-    #[cfg(test)]
-    pub(crate) most_forgotten: usize,
 }
 
 /// A database.
@@ -116,8 +113,6 @@ impl Catalogue {
             log_bytes: 0,
             live_bytes: change::NEXT_BYTES,
             cost: 0,
-            #[cfg(test)]
-            most_forgotten: 0,
         }
     }
 
@@ -231,9 +226,10 @@ impl Catalogue {
         self.series.get(id).is_some()
     }
 
-    /// All series from this number on, ascending.
-    pub(crate) fn series_from(&self, id: SeriesId) -> impl Iterator<Item = &Arc<Series>> {
-        self.series.from(id).map(|(_, series)| series)
+    /// The numbers of the series of a measurement that a filter lets through, ascending.
+    pub(crate) fn series_ids_that(&self, of: MeasurementId, filter: &TagFilter) -> Vec<SeriesId> {
+        let Ok(ids) = select::<_, Infallible>(|| self, (of, filter), &|_| Ok(()));
+        ids
     }
 
     /// The numbers of the series of a measurement, ascending.

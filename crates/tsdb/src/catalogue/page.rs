@@ -86,16 +86,9 @@ impl<T> Pages<T> {
 
     /// All objects, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.from(0)
-    }
-
-    /// All objects from this number on, ascending.
-    pub(super) fn from(&self, id: u32) -> impl Iterator<Item = (u32, &T)> {
-        let (first, first_slot) = place(id);
-        self.pages.iter().enumerate().skip(first).flat_map(move |(page, it)| {
+        self.pages.iter().enumerate().flat_map(|(page, it)| {
             let slots = it.as_ref().map_or(&[][..], |page| &page.slots);
-            let before = if page == first { first_slot } else { 0 };
-            slots.iter().enumerate().skip(before).filter_map(move |(slot, object)| {
+            slots.iter().enumerate().filter_map(move |(slot, object)| {
                 Some((u32::try_from(page * SLOTS + slot).ok()?, object.as_ref()?))
             })
         })

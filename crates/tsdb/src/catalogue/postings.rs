@@ -9,7 +9,6 @@
 //! list grows by a quarter, since the lists of a tag are together as long as the measurement has series. The texts
 //! of keys and values are stored here once, however many series have them; a series has its own copy in its key.
 
-use super::filter::{SEARCH_RATIO, is_next};
 use super::series::{Series, Tags};
 use super::{Hasher, SeriesId};
 use hashbrown::hash_table::Entry;
@@ -139,7 +138,9 @@ impl Postings {
         {
             self.passes += 1;
         }
-        let mut cost = remove(&mut self.all, &ids) * ID_COST;
+        let before = self.all.len();
+        self.all.retain(|id| ids.binary_search(id).is_err());
+        let mut cost = (before - self.all.len()) * ID_COST;
         // Each list once, however many of the series it has.
         let lists: HashSet<(&str, &str)> = dead.iter().flat_map(|series| series.tags()).collect();
         for (key, value) in lists {
@@ -151,12 +152,8 @@ impl Postings {
                 }
             }
         }
+        self.all.shrink_to(self.all.len().saturating_mul(2));
         self.cost = self.cost.saturating_sub(cost);
-    }
-
-    /// Takes some series, `max` at most, from the list of all. They stay in the lists of their values.
-    pub(super) fn take(&mut self, max: usize) -> Vec<SeriesId> {
-        self.all.split_off(self.all.len().saturating_sub(max))
     }
 }
 
@@ -221,11 +218,13 @@ impl Values {
             }
             Ids::Many(list) => {
                 let Some(ids) = self.lists.get_mut(list as usize) else { return 0 };
-                let removed = remove(ids, dead);
+                let before = ids.len();
+                ids.retain(|id| dead.binary_search(id).is_err());
+                ids.shrink_to(ids.len().saturating_mul(2));
                 if ids.is_empty() {
                     self.free.push(list);
                 }
-                (removed, ids.is_empty())
+                (before - ids.len(), ids.is_empty())
             }
         };
         if !is_empty {
@@ -234,19 +233,6 @@ impl Values {
         value.remove();
         removed * ID_COST + VALUE_COST + text.len()
     }
-}
-
-/// Removes numbers from a list; both ascend. Returns how many it had.
-fn remove(ids: &mut Vec<SeriesId>, dead: &[SeriesId]) -> usize {
-    let before = ids.len();
-    if before * SEARCH_RATIO < dead.len() {
-        ids.retain(|id| dead.binary_search(id).is_err());
-    } else {
-        let mut dead = dead.iter().peekable();
-        ids.retain(|id| !is_next(&mut dead, *id));
-    }
-    ids.shrink_to(ids.len().saturating_mul(2));
-    before - ids.len()
 }
 
 /// Appends to a list, which grows by a quarter.

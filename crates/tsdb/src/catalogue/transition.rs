@@ -21,9 +21,6 @@ const DATABASE_COST: usize = 512;
 const POLICY_COST: usize = 256;
 pub(crate) const SHARD_COST: usize = 128;
 
-/// Series that are forgotten in one step of a drop.
-const STEP: usize = 4096;
-
 fn damage(what: impl std::fmt::Display) -> Error {
     Error::Damage(format!("log of names: {what}"))
 }
@@ -96,37 +93,6 @@ impl Catalogue {
             }
         }
         self.drop_series(&dead);
-    }
-
-    /// Takes a step of a drop of a measurement or of a database before it is applied, so that nobody waits for all of
-    /// it: some of the series are forgotten, and of a database also measurements without series. False if the rest
-    /// may be applied at once; also returns what is to be freed when no lock is held.
-    pub(crate) fn drop_some(&mut self, change: &Change) -> (bool, impl Sized + use<>) {
-        let (mut left, mut freed) = (STEP, Vec::new());
-        while left > 0 {
-            let (id, is_one) = match change {
-                Change::MeasurementDropped { id } => (Some(*id), true),
-                Change::DatabaseDropped { id } => {
-                    (self.measurements(*id).next().map(|it| it.1), false)
-                }
-                _ => (None, true),
-            };
-            let measurement = id.and_then(|id| Some((id, self.measurements.get_mut(id)?)));
-            let Some((id, measurement)) = measurement else { return (false, freed) };
-            let (database, some) = (measurement.database, measurement.postings.take(left));
-            left -= some.len().max(1);
-            let is_empty = measurement.postings.all().is_empty();
-            if is_empty {
-                let postings = std::mem::take(&mut measurement.postings);
-                self.cost = self.cost.saturating_sub(postings.cost());
-                freed.push(postings);
-            }
-            some.into_iter().for_each(|it| self.forget(it, database));
-            if is_empty && (is_one || self.drop_measurement(id).is_err()) {
-                return (false, freed);
-            }
-        }
-        (true, freed)
     }
 
     /// The changes that bring an empty catalogue to this state.
@@ -354,10 +320,6 @@ impl Catalogue {
         let Some(measurement) = self.measurements.remove(id) else {
             return Err(damage(format_args!("measurement {id}, which is not there, is dropped")));
         };
-        #[cfg(test)]
-        {
-            self.most_forgotten = self.most_forgotten.max(measurement.postings.all().len());
-        }
         for series in measurement.postings.all() {
             self.forget(*series, measurement.database);
         }
@@ -446,10 +408,6 @@ impl Catalogue {
     fn drop_series(&mut self, ids: &BTreeSet<SeriesId>) {
         if mutant!("tsdb.series.reused") {
             self.next.series = ids.first().copied().unwrap_or(self.next.series);
-        }
-        #[cfg(test)]
-        {
-            self.most_forgotten = self.most_forgotten.max(ids.len());
         }
         let mut dead: BTreeMap<MeasurementId, Vec<Arc<Series>>> = BTreeMap::new();
         for series in ids.iter().filter_map(|id| self.series.get(*id)) {

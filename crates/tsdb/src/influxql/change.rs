@@ -1,7 +1,7 @@
 //! Statements that change something.
 
 use super::ast::{Name, PolicyChange, Scope, Statement};
-use super::budget::{Budget, Fallible};
+use super::budget::Fallible;
 use super::condition::{Said, of_measurement, split};
 use super::inputs::named;
 use crate::catalogue::Policy;
@@ -11,12 +11,7 @@ use crate::store::Store;
 const DEFAULT_POLICY: &str = "autogen";
 
 /// Runs such a statement; `database` is that of the request.
-pub(super) fn change(
-    store: &Store,
-    statement: &Statement,
-    database: Option<&str>,
-    budget: &Budget<'_>,
-) -> Fallible<()> {
+pub(super) fn change(store: &Store, statement: &Statement, database: Option<&str>) -> Fallible<()> {
     match statement {
         Statement::CreateDatabase(name, change) => create_database(store, name, change.as_ref()),
         Statement::DropDatabase(name) => store.drop_database(name).map_err(|it| it.to_string()),
@@ -33,7 +28,7 @@ pub(super) fn change(
         Statement::DropMeasurement(name) => {
             dropped(store.drop_measurement(named(store, database)?, name))
         }
-        Statement::DropSeries(scope) => drop_series(store, named(store, database)?, scope, budget),
+        Statement::DropSeries(scope) => drop_series(store, named(store, database)?, scope),
         _ => Err("the statement is not supported".to_owned()),
     }
 }
@@ -82,7 +77,7 @@ fn edit(policy: &mut Policy, change: &PolicyChange) {
     policy.is_default |= change.is_default;
 }
 
-fn drop_series(store: &Store, database: &str, scope: &Scope, budget: &Budget<'_>) -> Fallible<()> {
+fn drop_series(store: &Store, database: &str, scope: &Scope) -> Fallible<()> {
     let (condition, said) = split(scope.condition.as_ref(), 0)?;
     if said != Said::default() {
         return Err("DROP SERIES doesn't support time in WHERE clause".to_owned());
@@ -105,10 +100,8 @@ fn drop_series(store: &Store, database: &str, scope: &Scope, budget: &Budget<'_>
         _ => Err("fields not supported in WHERE clause during deletion".to_owned()),
     };
     wanted.iter().try_for_each(|name| filter(name).map(drop))?;
-    let may = |work| budget.may_list(work);
     for name in wanted {
-        let found = reader.series_within(&name, &filter(&name)?, &may)?;
-        store.drop_found(&found).map_err(|it| it.to_string())?;
+        store.drop_series(database, &name, &filter(&name)?).map_err(|it| it.to_string())?;
     }
     Ok(())
 }

@@ -233,6 +233,6 @@ fn execute(
         other if request.is_read_only => Err(format!(
             "'{other}' is not allowed in a read only context, please use a POST request instead"
         )),
-        other => change::change(store, other, database, budget).map(|()| Vec::new()),
+        other => change::change(store, other, database).map(|()| Vec::new()),
     }
 }

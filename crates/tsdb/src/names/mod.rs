@@ -6,9 +6,7 @@
 //!
 //! *Fence, then publish*: the catalogue changes when the log is durable. Threads that make names wait for each
 //! other. Other threads wait for them while they change the catalogue, and while they themselves wait for a reader to
-//! leave it: so no thread reads it for longer than a short step (`catalogue/filter.rs`), and none changes it for
-//! longer: many series are dropped step by step. A series that is gone before its measurement is found by nobody,
-//! and a write that makes it again waits for the end of the drop.
+//! leave it: so no thread reads it for longer than a short step (`catalogue/filter.rs`).
 //!
 //! A logged change that is impossible (a fault of this program, since a drawn change can be applied) changes
 //! nothing, neither when it is made nor in a replay, and does not hold up later changes. Its caller gets an error,
@@ -175,15 +173,6 @@ impl Names {
     }
 
     fn apply(&self, changes: Vec<Change>, count: usize) -> Result<()> {
-        for change in changes.iter().take(count).filter(|it| it.drops_series()) {
-            loop {
-                // The lock is free again when this is freed.
-                let (is_more, _freed) = spin::write(&self.catalogue).drop_some(change);
-                if !is_more {
-                    break;
-                }
-            }
-        }
         let mut catalogue = spin::write(&self.catalogue);
         let failed = RefCell::new(Ok(()));
         let is_stopped = || mutant!("tsdb.names.stop") && failed.borrow().is_err();

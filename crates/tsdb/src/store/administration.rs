@@ -1,7 +1,8 @@
 //! Makes and drops databases and policies; drops measurements and series.
 
 use super::Store;
-use crate::catalogue::{Change, Policy, Series, TagFilter};
+use super::retention::drops;
+use crate::catalogue::{Change, Policy, TagFilter};
 use crate::error::{Error, Result};
 use crate::names::Draft;
 use crate::pages::Pages;
@@ -157,9 +158,7 @@ impl Store {
             draft.push([Change::MeasurementDropped { id }]);
             Ok(())
         });
-        if !matches!(dropped, Err(Error::NotFound(_))) {
-            self.shared.note_dropped_series();
-        }
+        self.note_dropped(&dropped);
         dropped
     }
 
@@ -174,19 +173,23 @@ impl Store {
         measurement: &str,
         filter: &TagFilter,
     ) -> Result<u64> {
-        self.drop_found(&self.names(database)?.series(measurement, filter))
+        let dropped = self.change(|draft| {
+            let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
+            let Some(id) = draft.catalogue.measurement(id, measurement) else { return Ok(0) };
+            let ids = draft.catalogue.series_ids_that(id, filter);
+            let count = ids.len() as u64;
+            draft.push(drops(draft.catalogue, ids.into_iter().collect()));
+            Ok(count)
+        });
+        self.note_dropped(&dropped);
+        dropped
     }
 
-    /// Drops series that a search has found, those of them that are still there; otherwise as [`Store::drop_series`].
-    ///
-    /// # Errors
-    /// [`Error::Full`], [`Error::Sync`].
-    pub(crate) fn drop_found(&self, series: &[Arc<Series>]) -> Result<u64> {
-        let dropped = self.shared.drop_those(series, &|_| true);
-        if !series.is_empty() {
+    /// Notes that series may be gone, as a part of them is if there was no room for all.
+    fn note_dropped<T>(&self, dropped: &Result<T>) {
+        if matches!(dropped, Ok(_) | Err(Error::Full(_))) {
             self.shared.note_dropped_series();
         }
-        dropped
     }
 }
 

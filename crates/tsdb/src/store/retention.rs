@@ -10,7 +10,7 @@
 //! the log of names, and makes a new series.
 
 use super::{Shared, Store};
-use crate::catalogue::{Catalogue, Change, MeasurementId, Series, SeriesId};
+use crate::catalogue::{Catalogue, Change, Series, SeriesId};
 use crate::error::{Error, Result};
 use coreplane_pmem::epoch::{Writes, has_passed_in, stamp_in};
 use coreplane_pmem::{mutant, spin};
@@ -23,8 +23,6 @@ use std::time::{Duration, Instant};
 const WRITES_END_WITHIN: Duration = Duration::from_secs(10);
 /// The maximum number of series in one record.
 const IDS_MAX: usize = 200;
-/// Series that are listed, or dropped, in one step: other threads that make names wait for the end of a step.
-const TOGETHER: usize = 4096;
 /// The time after which series without points are looked for again, if they could not be dropped.
 const PAUSE: Duration = Duration::from_secs(600);
 
@@ -72,16 +70,7 @@ impl Shared {
     /// Drops the series that have no point, and the measurements that have no other series; false if writes did not
     /// end in time.
     fn drop_empty_series(&self) -> Result<bool> {
-        let mut all: Vec<(u32, SeriesId)> = Vec::new();
-        loop {
-            let before = all.len();
-            let from = all.last().map_or(0, |(_, id)| id + 1);
-            let names = self.names.read();
-            all.extend(names.series_from(from).take(TOGETHER).map(|it| (it.set, it.id)));
-            if all.len() < before + TOGETHER {
-                break;
-            }
-        }
+        let all = self.names.read().all_series().map(|it| (it.set, it.id)).collect();
         let empty = self.without_points(all)?;
         if empty.is_empty() {
             return Ok(true);
@@ -92,8 +81,7 @@ impl Shared {
         let dropped = self.wait_for_writes().and_then(|has_ended| {
             if has_ended {
                 let empty = self.without_points(empty)?;
-                let empty: Vec<Arc<Series>> = empty.iter().filter_map(of).collect();
-                self.drop_those(&empty, &|it| it.doom())?;
+                self.drop_doomed(&empty.iter().map(|(_, id)| *id).collect::<Vec<_>>())?;
             }
             Ok(has_ended)
         });
@@ -132,39 +120,19 @@ impl Shared {
         Ok(true)
     }
 
-    /// Drops those of the series that are there and that `is_dead` chooses; returns their number. A measurement that
-    /// has no other series goes by one record; the rest goes step by step, and threads that make names come between.
-    ///
-    /// # Errors
-    /// [`Error::Full`], [`Error::Sync`], after which a part of them may be gone.
-    pub(super) fn drop_those(
-        &self,
-        series: &[Arc<Series>],
-        is_dead: &dyn Fn(&Series) -> bool,
-    ) -> Result<u64> {
-        let Some(first) = self.sets.first() else { return Ok(0) };
-        let mut counts: BTreeMap<MeasurementId, usize> = BTreeMap::new();
-        series.iter().for_each(|it| *counts.entry(it.measurement).or_default() += 1);
-        counts.retain(|id, count| self.names.read().series_ids_of(*id).len() == *count);
-        let is_whole = |it: &&Arc<Series>| counts.contains_key(&it.measurement);
-        let (whole, rest): (Vec<_>, Vec<_>) = series.iter().partition(is_whole);
-        let mut dropped = 0;
-        for some in whole.chunks(usize::MAX).chain(rest.chunks(TOGETHER)) {
-            self.names.change(&first.pages, |draft| {
-                let is_there = |it: &&&Arc<Series>| draft.catalogue.is_series_live(it.id);
-                let dead = some.iter().filter(is_there).filter(|it| is_dead(it)).map(|it| it.id);
-                let dead: BTreeSet<SeriesId> = dead.collect();
-                dropped += dead.len() as u64;
-                draft.push(drops(draft.catalogue, dead));
-                Ok(())
-            })?;
-        }
-        Ok(dropped)
+    /// Drops those of the series noted as empty that no write has kept.
+    pub(super) fn drop_doomed(&self, noted: &[SeriesId]) -> Result<()> {
+        let Some(first) = self.sets.first() else { return Ok(()) };
+        self.names.change(&first.pages, |draft| {
+            let is_doomed = |id: &SeriesId| draft.catalogue.series(*id).is_some_and(|it| it.doom());
+            draft.push(drops(draft.catalogue, noted.iter().copied().filter(is_doomed).collect()));
+            Ok(())
+        })
     }
 }
 
 /// The changes that drop series, whole measurements where no other series is left.
-fn drops(catalogue: &Catalogue, mut doomed: BTreeSet<SeriesId>) -> Vec<Change> {
+pub(super) fn drops(catalogue: &Catalogue, mut doomed: BTreeSet<SeriesId>) -> Vec<Change> {
     let its_measurement = |id: &SeriesId| catalogue.series(*id).map(|it| it.measurement);
     let measurements: BTreeSet<_> = doomed.iter().filter_map(its_measurement).collect();
     let mut changes = Vec::new();
@@ -189,44 +157,5 @@ impl Store {
     /// while the store is closed.
     pub fn expire(&self) -> Result<()> {
         self.shared.expire()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::catalogue::TagFilter;
-    use crate::point::{FieldValue, Point, SeriesKey};
-    use crate::store::{Options, Store};
-
-    /// Other threads use the names between the steps of a drop.
-    #[test]
-    fn many_series_are_dropped_step_by_step() {
-        const COUNT: usize = 10_000;
-        let directory = tempfile::tempdir().expect("a directory");
-        let options = Options { sets: 1, size: 64 << 20, upkeep: false, ..Options::default() };
-        let path = directory.path().join("ts");
-        let store = Store::open(&path, &options).expect("a store");
-        for (database, measurement) in [("d", "m"), ("d", "n"), ("e", "m"), ("e", "n")] {
-            store.create_database(database).expect("a database");
-            let texts = (0..COUNT).map(|at| format!("{measurement},a=b,n={at}"));
-            let texts: Vec<String> = texts.collect();
-            let point = |text| Point {
-                series: SeriesKey::of_text(text).expect("a key"),
-                fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
-                time: 1,
-            };
-            let points: Vec<Point<'_>> = texts.iter().map(|it| point(it)).collect();
-            store.write(database, None, &points).expect("written");
-        }
-        let others = TagFilter::NotEqual("n".to_owned(), "7".to_owned());
-        let dropped = store.drop_series("d", "m", &others).expect("dropped");
-        assert_eq!(dropped, COUNT as u64 - 1);
-        store.drop_measurement("d", "n").expect("dropped");
-        store.drop_database("e").expect("dropped");
-        let most = store.shared.names.read().most_forgotten;
-        assert!((1..=4096).contains(&most), "{most} at once");
-        assert_eq!(store.stats().series, 1);
-        drop(store);
-        assert_eq!(Store::open(&path, &options).expect("opened").stats().series, 1);
     }
 }

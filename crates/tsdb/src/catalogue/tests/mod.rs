@@ -5,13 +5,10 @@ mod draws;
 mod model;
 mod tags;
 
-use super::{
-    Catalogue, Change, DatabaseId, Limits, MeasurementId, Policy, Series, SeriesId, TagFilter,
-};
+use super::{Catalogue, Change, DatabaseId, Limits, MeasurementId, Policy, Series, TagFilter};
 use crate::error::{Error, Result};
 use crate::value::FieldType;
 use regex::Regex;
-use std::convert::Infallible;
 use std::sync::Arc;
 
 const HOUR: u64 = 3_600_000_000_000;
@@ -51,15 +48,9 @@ fn put_series(catalogue: &mut Catalogue, of: MeasurementId, key: &str) -> u32 {
     catalogue.series_of(database, key).unwrap().id
 }
 
-/// The numbers of the series of a measurement that a filter lets through, ascending.
-fn ids_that(of: &Catalogue, measurement: MeasurementId, filter: &TagFilter) -> Vec<SeriesId> {
-    let Ok(ids) = super::select::<_, Infallible>(|| of, (measurement, filter), &|_| Ok(()));
-    ids
-}
-
 /// The series of a measurement that a filter lets through, ascending by key.
 fn series_that(of: &Catalogue, measurement: MeasurementId, filter: &TagFilter) -> Vec<Arc<Series>> {
-    let ids = ids_that(of, measurement, filter);
+    let ids = of.series_ids_that(measurement, filter);
     let mut all: Vec<_> = ids.iter().filter_map(|id| of.series(*id).cloned()).collect();
     all.sort_unstable_by(|one, other| one.key.cmp(&other.key));
     all
@@ -348,7 +339,7 @@ fn long_chains_of_one_operator_are_evaluated() {
     put_series(&mut catalogue, m, "m,t=2");
     let term = |at: u32| TagFilter::Equal("t".into(), at.to_string());
     let chain = (1..10_000).fold(term(0), |all, at| TagFilter::Or(all.into(), term(at).into()));
-    assert_eq!(ids_that(&catalogue, m, &chain), [0, 1]);
+    assert_eq!(catalogue.series_ids_that(m, &chain), [0, 1]);
 }
 
 #[test]

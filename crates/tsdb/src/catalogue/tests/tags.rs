@@ -1,6 +1,6 @@
 //! Tags, which are stored in the keys of series, and the postings of many series.
 
-use super::{ids_that, put_measurement, put_series, with_database};
+use super::{put_measurement, put_series, with_database};
 use crate::catalogue::{Catalogue, Change, Limits, SeriesId, TagFilter};
 use crate::point::SeriesKey;
 use proptest::prelude::*;
@@ -42,32 +42,6 @@ fn series_that_are_dropped_in_a_row_are_taken_away_in_one_pass() {
 }
 
 #[test]
-fn a_drop_that_is_made_step_by_step_comes_to_the_same() {
-    let made = || {
-        let (mut catalogue, db) = with_database(Limits::default());
-        let m = put_measurement(&mut catalogue, db, "m");
-        for at in 0..5000 {
-            put_series(&mut catalogue, m, &format!("m,all=x,host={at}"));
-        }
-        let n = put_measurement(&mut catalogue, db, "n");
-        put_series(&mut catalogue, n, "n,all=x");
-        let from: Vec<SeriesId> = catalogue.series_from(4090).map(|it| it.id).collect();
-        assert!(from.into_iter().eq(4090..=5000));
-        (catalogue, [Change::MeasurementDropped { id: m }, Change::DatabaseDropped { id: db }])
-    };
-    for at in 0..2 {
-        let ((mut one, changes), (mut all, _)) = (made(), made());
-        one.apply(changes[at].clone()).unwrap();
-        assert!(all.drop_some(&changes[at]).0 && !all.drop_some(&changes[at]).0);
-        all.apply(changes[at].clone()).unwrap();
-        assert!(all.changes().eq(one.changes()));
-        assert_eq!(all.memory_bytes(), one.memory_bytes());
-        assert_eq!(all.garbage_bytes(), one.garbage_bytes());
-        assert_eq!((one.most_forgotten, all.most_forgotten), (5000, 0));
-    }
-}
-
-#[test]
 fn tags_are_read_out_of_the_text_of_a_key() {
     let (mut catalogue, db) = with_database(Limits::default());
     let mut put = |measurement: &str, key: &str| {
@@ -95,7 +69,8 @@ fn a_value_under_several_keys_has_a_list_under_each() {
     }
     let empty = catalogue.memory_bytes();
     let last = put_series(&mut catalogue, m, "m,a=x,b=x,x=x");
-    let ids = |catalogue: &super::Catalogue, key, value| ids_that(catalogue, m, &equal(key, value));
+    let ids =
+        |catalogue: &super::Catalogue, key, value| catalogue.series_ids_that(m, &equal(key, value));
     assert_eq!(ids(&catalogue, "a", "x"), [0, 1, 5]);
     assert_eq!(ids(&catalogue, "b", "x"), [0, 2, 3, 5]);
     assert_eq!(ids(&catalogue, "x", "x"), [5]);
@@ -122,9 +97,9 @@ fn series_that_are_dropped_give_their_memory_back_and_come_again() {
         let ids: Vec<SeriesId> =
             (0..COUNT).map(|at| put_series(&mut catalogue, m, &key(at))).collect();
         assert_eq!(ids.first().copied(), Some(round * COUNT), "no number is given twice");
-        assert_eq!(ids_that(&catalogue, m, &equal("region", "eu")), ids);
+        assert_eq!(catalogue.series_ids_that(m, &equal("region", "eu")), ids);
         let of_rack: Vec<SeriesId> = ids.iter().copied().skip(3).step_by(10).collect();
-        assert_eq!(ids_that(&catalogue, m, &equal("rack", "r 3")), of_rack);
+        assert_eq!(catalogue.series_ids_that(m, &equal("rack", "r 3")), of_rack);
         if round == 0 {
             full = catalogue.memory_bytes();
         }
@@ -133,8 +108,8 @@ fn series_that_are_dropped_give_their_memory_back_and_come_again() {
         assert!(full - empty > text + 4 * 4 * COUNT as usize, "{full}");
         let (few, most): (Vec<SeriesId>, Vec<SeriesId>) = ids.iter().partition(|id| *id % 100 == 0);
         catalogue.apply(Change::SeriesDropped { ids: most }).unwrap();
-        assert_eq!(ids_that(&catalogue, m, &equal("region", "eu")), few);
-        assert_eq!(ids_that(&catalogue, m, &equal("rack", "r 3")), [0; 0]);
+        assert_eq!(catalogue.series_ids_that(m, &equal("region", "eu")), few);
+        assert_eq!(catalogue.series_ids_that(m, &equal("rack", "r 3")), [0; 0]);
         for at in [0, 100, 1] {
             let id = catalogue.series_of(db, &key(at)).map(|it| it.id);
             assert_eq!(id, (at != 1).then_some(round * COUNT + at));
@@ -156,7 +131,7 @@ fn a_union_of_many_lists_takes_little_memory() {
     }
     let term = |at: usize| TagFilter::NotEqual("host".into(), at.to_string());
     let filter = (1..200).fold(term(0), |all, at| TagFilter::Or(all.into(), term(at).into()));
-    let found = ids_that(&catalogue, m, &filter);
+    let found = catalogue.series_ids_that(m, &filter);
     assert_eq!(found.len(), COUNT);
     assert!(found.capacity() <= 4 * COUNT, "{}", found.capacity());
 }
