@@ -288,35 +288,6 @@ fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
     is_served(&served)
 }
 
-/// An expression that takes very long in a long text holds up no other connection, and ends with its time.
-#[test]
-fn a_long_search_in_texts_ends_with_the_time_of_its_query() -> Outcome<()> {
-    let query_time_max = Duration::from_secs(1);
-    let options = Options { threads: 1, query_time_max, ..Options::default() };
-    let served = Served::start_with(options, 16 << 20)?;
-    // Letters at random, so that nearly each of them leads to a state of its own.
-    let mut seed = 1_u64;
-    let mut letter = || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        if seed >> 63 == 0 { 'a' } else { 'b' }
-    };
-    for at in 0..100 {
-        let text: String = (0..60_000).map(|_| letter()).collect();
-        let line = format!("m s=\"{text}\" {at}");
-        assert_eq!(served.ask("POST", "/write?db=opentsdb", line.as_bytes())?.status, 204);
-    }
-    let terms: Vec<String> =
-        (200..202).map(|count| format!("s+=~+/[ab]*a[ab]{{{count}}}[^ab]/")).collect();
-    let path = format!("/query?db=opentsdb&q=SELECT+s+FROM+m+WHERE+{}", terms.join("+OR+"));
-    let path = path.replace('{', "%7B").replace('}', "%7D").replace('^', "%5E");
-    let mut client = served.connect()?;
-    client.send_request("GET", &path, &[], b"")?;
-    is_served(&served)?;
-    let ended = client.answer(false)?;
-    assert!(ended.body.contains("query-timeout limit exceeded"), "{ended:?}");
-    is_served(&served)
-}
-
 #[test]
 fn questions_are_short() -> Outcome<()> {
     let served = Served::start(Options::default())?;
