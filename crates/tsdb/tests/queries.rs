@@ -440,6 +440,16 @@ fn what_is_no_number_is_sorted_as_well() {
             assert!(asked(&store, &text).iter().all(|it| it.outcome.is_ok()), "{text}");
         }
     }
+    // It replaces no number, and is behind all of them in a sort, whatever its sign.
+    let points = ["m v=4 1", "m v=-1 2", "m v=1 3", "m v=9 4"].map(point);
+    store.write("d", None, &points).unwrap();
+    for inner in ["sqrt(v)", "sqrt(v) * -1 * -1", "abs(sqrt(v))"] {
+        let calls = "min(x), max(x), median(x), percentile(x, 50)";
+        let text = format!("SELECT {calls} FROM (SELECT {inner} AS x FROM m)");
+        let tables = asked(&store, &text)[0].outcome.clone().unwrap();
+        let wanted = [1.0, 3.0, 2.5, 2.0].map(Cell::Float);
+        assert_eq!(tables[0].rows[0][1..], wanted, "{text}");
+    }
 }
 
 /// Names belong to their database, and to none of its policies.

@@ -33,17 +33,23 @@ pub(super) struct Tally {
     last: Winner,
 }
 
-/// The order of two values of one type; values of different types are equal. Both zeros are equal. A value that is
-/// not a number (only sub-queries make such) has a place as well: a sort panics where the order is not total.
+/// The order of two values of one type for a sort; values of different types are equal, and both zeros are. What is
+/// no number (only sub-queries make such) is behind all numbers: a sort panics where the order is not total.
 pub(super) fn order(a: &Value, b: &Value) -> Ordering {
-    match (a, b) {
-        (Value::Float(a), Value::Float(b)) => (a + 0.0).total_cmp(&(b + 0.0)),
+    let is_nan = |it: &Value| matches!(it, Value::Float(it) if it.is_nan());
+    compare(a, b).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b)))
+}
+
+/// The same for the choice of one value; none if one of them is no number, which then replaces no other.
+fn compare(a: &Value, b: &Value) -> Option<Ordering> {
+    Some(match (a, b) {
+        (Value::Float(a), Value::Float(b)) => return a.partial_cmp(b),
         (Value::Integer(a), Value::Integer(b)) => a.cmp(b),
         (Value::Unsigned(a), Value::Unsigned(b)) => a.cmp(b),
         (Value::Boolean(a), Value::Boolean(b)) => a.cmp(b),
         (Value::String(a), Value::String(b)) => a.cmp(b),
         _ => Ordering::Equal,
-    }
+    })
 }
 
 /// The sum of two numbers of one type.
@@ -68,16 +74,16 @@ pub(super) fn difference(a: &Value, b: &Value) -> Value {
 
 impl Winner {
     fn is_below(&self, other: &Self) -> bool {
-        match order(&self.value, &other.value) {
-            Ordering::Equal => self.time < other.time,
-            order => order == Ordering::Less,
+        match compare(&self.value, &other.value) {
+            Some(Ordering::Equal) => self.time < other.time,
+            order => order == Some(Ordering::Less),
         }
     }
 
     fn is_above(&self, other: &Self) -> bool {
-        match order(&self.value, &other.value) {
-            Ordering::Equal => self.time < other.time,
-            order => order == Ordering::Greater,
+        match compare(&self.value, &other.value) {
+            Some(Ordering::Equal) => self.time < other.time,
+            order => order == Some(Ordering::Greater),
         }
     }
 
@@ -85,7 +91,7 @@ impl Winner {
         match self.time.cmp(&other.time) {
             Ordering::Equal => match (&self.value, &other.value) {
                 (Value::Boolean(a), Value::Boolean(b)) => !a & b,
-                (a, b) => order(a, b) == Ordering::Greater,
+                (a, b) => compare(a, b) == Some(Ordering::Greater),
             },
             order => order == Ordering::Less,
         }
@@ -93,7 +99,7 @@ impl Winner {
 
     fn is_after(&self, other: &Self) -> bool {
         match self.time.cmp(&other.time) {
-            Ordering::Equal => order(&self.value, &other.value) == Ordering::Greater,
+            Ordering::Equal => compare(&self.value, &other.value) == Some(Ordering::Greater),
             order => order == Ordering::Greater,
         }
     }
@@ -166,7 +172,11 @@ impl Tally {
                 return (sum.map(|it| Value::Float(it / self.count as f64)), None);
             }
             Simple::Spread => {
-                return (Some(difference(&self.max.value, &self.min.value)), None);
+                // Unlike the greatest and the least value it is no number if one of the values is none.
+                let is_nan = matches!(self.sum, Value::Float(it) if it.is_nan());
+                let difference = difference(&self.max.value, &self.min.value);
+                let value = if is_nan { self.sum.clone() } else { difference };
+                return (Some(value), None);
             }
             Simple::Min => &self.min,
             Simple::Max => &self.max,
