@@ -121,16 +121,23 @@ fn series_leave_with_a_policy() {
 fn no_acknowledged_point_leaves_with_its_series() {
     const WRITERS: usize = 2;
     const ROUNDS: i64 = 4_000;
+    const AHEAD: i64 = 50;
     let directory = tempfile::tempdir().expect("a directory");
     let store = store(&directory.path().join("ts"), 1_000, 1);
     // The round of each writer. Points of a round are three hours after those of the round before.
     let rounds: Vec<AtomicI64> = (0..WRITERS).map(|_| AtomicI64::new(0)).collect();
+    let least = || rounds.iter().map(|it| it.load(Ordering::Acquire)).min().unwrap_or(0);
     let time_of = |round: i64| (10 + 3 * round) * HOUR;
+    let clock = AtomicI64::new(0);
     std::thread::scope(|scope| {
-        let (store, rounds) = (&store, &rounds);
+        let (store, rounds, clock) = (&store, &rounds, &clock);
         let writer = |number: usize| {
             scope.spawn(move || {
                 for round in 0..ROUNDS {
+                    // What is behind the clock is kept, and the pools have no room for thousands of shards.
+                    while round > clock.load(Ordering::Acquire) + AHEAD {
+                        std::thread::yield_now();
+                    }
                     let series = format!("m{},n={},w={number}", round % 2, round % 5);
                     let time = time_of(round);
                     let outcome = written(store, &[point(&series, time, round)]);
@@ -144,11 +151,12 @@ fn no_acknowledged_point_leaves_with_its_series() {
         let mut dropped = 0;
         while !writers.iter().all(|it| it.is_finished()) {
             // All points of the present round are kept.
-            let least = rounds.iter().map(|it| it.load(Ordering::Acquire)).min().unwrap_or(0);
-            store.set_clock(time_of(least));
+            let round = least();
+            store.set_clock(time_of(round));
             let before = store.stats().series;
             store.expire().expect("dropped");
             dropped += before.saturating_sub(store.stats().series);
+            clock.store(round, Ordering::Release);
         }
         assert!(dropped > 100, "{dropped}");
     });
