@@ -94,7 +94,8 @@ fn build(root: &Path) -> Outcome<PathBuf> {
     let mut build = Command::new(cargo());
     // Another profile with the same settings would do, but not with those that a variable gives one of them alone.
     build.args(["build", "--profile", "test"]).args(programs::selection());
-    build.args(["--bin", "coreplane"]).current_dir(root);
+    // With the examples, which have the features of the tests' dependencies: otherwise most of it is built again.
+    build.args(["--bin", "coreplane", "--examples"]).current_dir(root);
     programs::binary(&mut build, "coreplane")
 }
 
