@@ -81,6 +81,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.clear.history", "a restart forgets that a clear left none", HISTORY),
     Mutant::new("mvcc.tree.clear_damaged", "a damaged node keeps a clear from its end", CLEARS),
     Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", RELEASE),
+    Mutant::new("mvcc.log.hope", "a leader takes any sync for all pages it needs", LOG_ROOM),
+    Mutant::new("mvcc.iterate.passed", "an iteration says nothing of what it passed over", DAMAGE),
     Mutant::new("mvcc.walk.again", "a walk is sure of pages that it has not looked at", WALKS),
     Mutant::new("mvcc.clear.early", "a clear that nobody waits for", CLEAR_CUTS),
     Mutant::new("mvcc.clean.cover", "what was moved is not covered", ROUND_CUTS),

@@ -4,6 +4,7 @@ use super::{Mutant, Suite};
 
 const PACKAGE: &str = "coreplane-server";
 const LISTING: Suite = Suite::of(PACKAGE, Suite::UNIT, &["the_last_step_waits"]);
+const CLEAR: Suite = Suite::of(PACKAGE, "durability", &["a_transaction_that_clears"]);
 const TURNS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["what_nobody_has_asked_for"]);
 const PLACE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["parts_without_bytes"]);
 const MOMENT: Suite = Suite::of(PACKAGE, "slices", &["many_keys_are_read_as_of_one_moment"]);
@@ -19,6 +20,7 @@ const MONITOR: Suite = Suite::of(PACKAGE, "slices", &["line_of_a_monitor"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("server.keys.rest", "KEYS is answered before what it shows is durable", LISTING),
+    Mutant::new("server.clear.rest", "a FLUSHALL in EXEC waits for nothing it did not meet", CLEAR),
     Mutant::new("server.turn.unasked", "nobody asks for the sync of the first of two turns", TURNS),
     Mutant::new("server.output.place", "a later answer goes out before its write", PLACE),
     Mutant::new("server.marks.mark", "an MGET in slices does not see what is written", MOMENT),
