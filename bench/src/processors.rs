@@ -131,7 +131,8 @@ mod tests {
             .status();
         assert!(busy.expect("a shell").success());
         let now = Ticks::now().expect("Linux says");
-        // A child that has ended counts as ours.
-        assert!(now.own > before.own && now.all >= before.all);
+        // A child that has ended counts as ours. The sum of all processes may be less than before: one
+        // of them that ends while they are read is in neither its own time nor its parent's.
+        assert!(now.own > before.own && now.all >= now.own);
     }
 }
