@@ -20,30 +20,7 @@ use crate::tally::Counts;
 const SERVERS: &str = "coreplane-cli";
 
 /// Programs of this package that may run beside others: nothing that they start has a deadline below a minute.
-const BESIDE: [&str; 22] = [
-    "block_cuts",
-    "block_device",
-    "block_kills",
-    "block_server",
-    "command_line",
-    "damage",
-    "devices",
-    "disks",
-    "killed",
-    "lost",
-    "matrix",
-    "ordered",
-    "outputs",
-    "poisoned",
-    "pools",
-    "read_only",
-    "refused",
-    "remote",
-    "time_series_damage",
-    "time_series_kills",
-    "truncation",
-    "watched",
-];
+const BESIDE: [&str; 4] = ["blocks", "stores", "time_series_damage", "time_series_kills"];
 
 /// Packages whose tests wait for servers or deadlines more than others, those that wait most first.
 const WAITING: [&str; 6] = [
@@ -56,17 +33,18 @@ const WAITING: [&str; 6] = [
 ];
 
 /// The longest, by package and test: from half a minute on.
-const LONGEST: [(&str, &str); 13] = [
+const LONGEST: [(&str, &str); 14] = [
     ("coreplane-mkvs", "conformance"),
-    ("coreplane-mkvs", "membership"),
+    ("coreplane-mkvs", "matrix"),
     ("coreplane-mvcc", "crashes"),
     ("coreplane-replica", "world"),
     ("coreplane-bptree", "crashes"),
     ("coreplane-mvcc", "log"),
-    (SERVERS, "block_kills"),
+    (SERVERS, "blocks"),
+    (SERVERS, "stores"),
     ("coreplane-scmkv", "crashes"),
     ("coreplane-mkvs", "crashes"),
-    ("coreplane-scmkv", "flips"),
+    ("coreplane-scmkv", "repair"),
     ("coreplane-replica", "conformance"),
     ("coreplane-mkvs", "histories"),
     ("coreplane-mvcc", "conformance"),
@@ -267,7 +245,7 @@ mod tests {
         };
         let programs: Programs = [SERVERS, "coreplane-scmkv", "coreplane-mkvs"]
             .into_iter()
-            .flat_map(|package| [(package, "a", 0), (package, "damage", 66)])
+            .flat_map(|package| [(package, "a", 0), (package, "stores", 66)])
             .map(|(package, test, status)| {
                 let name = (package.to_owned(), test.to_owned());
                 (name, program(place, &format!("{package}-{test}"), &script(status)))

@@ -19,7 +19,7 @@ fn reopen(home: Arc<Home>, clock: ManualClock) -> Reopen {
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
-            // Power cuts are for the simulator: see `crashes.rs`.
+            // Power cuts are for the simulator: see `cuts.rs`.
             Restart::PowerCut => return None,
         }
         drop(engine);

@@ -3,35 +3,35 @@
 use super::{Mutant, Suite};
 
 const PACKAGE: &str = "coreplane-mkvs";
-const DOUBTS: Suite = Suite::of(PACKAGE, "doubts", &["nothing_is_shown"]);
+const DOUBTS: Suite = Suite::of(PACKAGE, "matrix", &["nothing_is_shown"]);
 const CRASHES: Suite = Suite::of(PACKAGE, "crashes", &["a_batch_that_the_only_group_refuses"]);
-const GIVEN: Suite = Suite::of(PACKAGE, "older", &["a_delete_is_kept"]);
-const LEFT_OUT: Suite = Suite::of(PACKAGE, "left_out", &["what_is_written_is_known"]);
-const CHECKPOINTS: Suite = Suite::of(PACKAGE, "checkpoints", &[]);
+const GIVEN: Suite = Suite::of(PACKAGE, "matrix", &["a_delete_is_kept"]);
+const LEFT_OUT: Suite = Suite::of(PACKAGE, "matrix", &["what_is_written_is_known"]);
+const CHECKPOINTS: Suite = Suite::of(PACKAGE, "matrix", &["checkpoints::"]);
 const FULL: Suite = Suite::of(PACKAGE, "full", &[]);
-const FILLED: Suite = Suite::of(PACKAGE, "missing_keys", &["a_device_that_is_filled"]);
-const DELETED: Suite = Suite::of(PACKAGE, "older", &["who_is_filled"]);
-const MOVES: Suite = Suite::of(PACKAGE, "moves", &[]);
-const RACES: Suite = Suite::of(PACKAGE, "races", &[]);
-const MEMBERSHIP: Suite = Suite::of(PACKAGE, "membership", &["after_a_close"]);
-const COPIES: Suite = Suite::of(PACKAGE, "backup", &["a_copy_of_a_running"]);
-const COPIED_PRIMARY: Suite = Suite::of(PACKAGE, "backup", &["an_older_copy_of_a_primary"]);
+const FILLED: Suite = Suite::of(PACKAGE, "matrix", &["a_device_that_is_filled"]);
+const DELETED: Suite = Suite::of(PACKAGE, "matrix", &["who_is_filled"]);
+const MOVES: Suite = Suite::of(PACKAGE, "crashes", &["moves::"]);
+const RACES: Suite = Suite::of(PACKAGE, "matrix", &["races::"]);
+const MEMBERSHIP: Suite = Suite::of(PACKAGE, "matrix", &["refused_after_a_close"]);
+const COPIES: Suite = Suite::of(PACKAGE, "matrix", &["a_copy_of_a_running"]);
+const COPIED_PRIMARY: Suite = Suite::of(PACKAGE, "matrix", &["an_older_copy_of_a_primary"]);
 const SUCCESSION: Suite = Suite::of(PACKAGE, "full", &["before_a_successor"]);
 const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::followers"]);
 const SUBMISSION: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::submit::a_change"]);
 const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::tests"]);
-const UNDO: Suite = Suite::of(PACKAGE, "intents", &["a_batch_is_taken_back_durably"]);
+const UNDO: Suite = Suite::of(PACKAGE, "matrix", &["a_batch_is_taken_back_durably"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
-const HURT: Suite = Suite::of(PACKAGE, "hurt", &["where_all_are_waited_for"]);
+const HURT: Suite = Suite::of(PACKAGE, "matrix", &["where_all_are_waited_for"]);
 const LATE: Suite = Suite::of(PACKAGE, "hang", &["a_record_that_comes_late"]);
-const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
-const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
+const RECONCILIATION: Suite = Suite::of(PACKAGE, "crashes", &["reconciliation::"]);
+const CLEAR: Suite = Suite::of(PACKAGE, "matrix", &["clear::"]);
 const EMPTY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::clear::tests"]);
-const KEPT: Suite = Suite::of(PACKAGE, "kept", &[]);
+const KEPT: Suite = Suite::of(PACKAGE, "matrix", &["kept::"]);
 const IN_FLIGHT: Suite = Suite::of(PACKAGE, Suite::UNIT, &["in_flight::"]);
-const EQUAL_HASHES: Suite = Suite::of(PACKAGE, "equal_hashes", &[]);
-const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
-const SEVERAL_READS: Suite = Suite::of(PACKAGE, "multi_get", &["several_"]);
+const EQUAL_HASHES: Suite = Suite::of(PACKAGE, "matrix", &["equal_hashes::"]);
+const READS: Suite = Suite::of(PACKAGE, "matrix", &["a_slow_read"]);
+const SEVERAL_READS: Suite = Suite::of(PACKAGE, "matrix", &["multi_get::several_"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mkvs.read.second_look", "no second look at the in-flight word", READS),

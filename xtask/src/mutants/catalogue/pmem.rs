@@ -20,7 +20,8 @@ const WRITERS_INSIDE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::writer"]
 const MARKS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["pool::cut_short"]);
 const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retirement"]);
 /// An engine above it, cut everywhere.
-const RECORD_CUTS: Suite = Suite::of("coreplane-scmkv", "crashes", &["with_the_index_in_the_pool"]);
+const RECORD_CUTS: Suite =
+    Suite::of("coreplane-scmkv", "crashes", &["lost_with_the_index_in_the_pool"]);
 const SYNCS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::sync", "space::rounds"]);
 const SYNC_MODEL: Suite = Suite::of(PACKAGE, "sim_model", &["on_a_file", "sync"]);
 const RECOVERY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::recovery"]);

@@ -4,26 +4,26 @@ use super::{Mutant, Suite};
 
 const PACKAGE: &str = "coreplane-scmkv";
 /// Stories of writes, cut everywhere: index in the pool, in DRAM, on a file.
-const IN_POOL: Suite = Suite::of(PACKAGE, "crashes", &["with_the_index_in_the_pool"]);
-const IN_DRAM: Suite = Suite::of(PACKAGE, "crashes", &["with_the_index_in_dram"]);
+const IN_POOL: Suite = Suite::of(PACKAGE, "crashes", &["lost_with_the_index_in_the_pool"]);
+const IN_DRAM: Suite = Suite::of(PACKAGE, "crashes", &["lost_with_the_index_in_dram"]);
 const ALL_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["nothing_ack", "no_slot_falls_back"]);
 const CLEANED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["no_slot_falls_back"]);
 const THREAD_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["by_several_threads"]);
 const READERS: Suite = Suite::of(PACKAGE, "crashes", &["several_threads_read"]);
-const LOOPS: Suite = Suite::of(PACKAGE, "early_crashes", &["an_answer_that_was_sent"]);
-const STAGED: Suite = Suite::of(PACKAGE, "staged", &[]);
-const GROWING: Suite = Suite::of(PACKAGE, "growth", &[]);
-const RESTARTS: Suite = Suite::of(PACKAGE, "restarts", &[]);
-const RELAXED: Suite = Suite::of(PACKAGE, "relaxed", &[]);
-const CHECKPOINTS: Suite = Suite::of(PACKAGE, "checkpoint", &["power_cut", "relaxed_writers"]);
-const LOST_PAGES: Suite = Suite::of(PACKAGE, "lost_pages", &[]);
-const FLIPS: Suite = Suite::of(PACKAGE, "flips", &["makes_a_read_lie", "hidden_by_the_cleaner"]);
-const CHECKED: Suite = Suite::of(PACKAGE, "checked_reads", &[]);
-const UNDURABLE: Suite = Suite::of(PACKAGE, "undurable", &[]);
-const GIVEN: Suite = Suite::of(PACKAGE, "given", &[]);
+const LOOPS: Suite = Suite::of(PACKAGE, "crashes", &["an_answer_that_was_sent"]);
+const STAGED: Suite = Suite::of(PACKAGE, "store", &["staged::"]);
+const GROWING: Suite = Suite::of(PACKAGE, "crashes", &["growth::"]);
+const RESTARTS: Suite = Suite::of(PACKAGE, "store", &["restarts::"]);
+const RELAXED: Suite = Suite::of(PACKAGE, "store", &["relaxed::"]);
+const CHECKPOINTS: Suite = Suite::of(PACKAGE, "crashes", &["power_cut_around", "relaxed_writers"]);
+const LOST_PAGES: Suite = Suite::of(PACKAGE, "repair", &["lost_pages::"]);
+const FLIPS: Suite = Suite::of(PACKAGE, "repair", &["makes_a_read_lie", "hidden_by_the_cleaner"]);
+const CHECKED: Suite = Suite::of(PACKAGE, "store", &["checked_reads::"]);
+const UNDURABLE: Suite = Suite::of(PACKAGE, "repair", &["undurable::"]);
+const GIVEN: Suite = Suite::of(PACKAGE, "store", &["given::"]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
-const ONE_CUT: Suite = Suite::of(PACKAGE, "one_cut", &[]);
-const BATCHES: Suite = Suite::of(PACKAGE, "batches", &[]);
+const ONE_CUT: Suite = Suite::of(PACKAGE, "store", &["one_cut::"]);
+const BATCHES: Suite = Suite::of(PACKAGE, "store", &["batches::"]);
 const CLEANER: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::cleaner"]);
 const HOLES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::holes"]);
 const HEADERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::headers"]);
@@ -31,9 +31,9 @@ const VICTIMS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::victims"]);
 const ELEMENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tests::elements"]);
 const NO_SPACE: Suite =
     Suite::of(PACKAGE, "no_space", &["idle_threads", "damage_of_one", "without_live"]);
-const UNREADABLE: Suite = Suite::of(PACKAGE, "unreadable", &[]);
-const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
-const COUNT: Suite = Suite::of(PACKAGE, "count", &[]);
+const UNREADABLE: Suite = Suite::of(PACKAGE, "repair", &["unreadable::"]);
+const CHANGES: Suite = Suite::of(PACKAGE, "store", &["changes::"]);
+const COUNT: Suite = Suite::of(PACKAGE, "crashes", &["count::"]);
 const APPRAISAL: Suite = Suite::of(PACKAGE, "appraisal", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[

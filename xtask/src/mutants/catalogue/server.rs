@@ -4,19 +4,19 @@ use super::{Mutant, Suite};
 
 const PACKAGE: &str = "coreplane-server";
 const LISTING: Suite = Suite::of(PACKAGE, Suite::UNIT, &["the_last_step_waits"]);
-const CLEAR: Suite = Suite::of(PACKAGE, "durability", &["a_transaction_that_clears"]);
+const CLEAR: Suite = Suite::of(PACKAGE, "commands", &["a_transaction_that_clears_what"]);
 const TURNS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["what_nobody_has_asked_for"]);
 const PLACE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["parts_without_bytes"]);
-const MOMENT: Suite = Suite::of(PACKAGE, "slices", &["many_keys_are_read_as_of_one_moment"]);
-const HELD: Suite = Suite::of(PACKAGE, "isolation", &["waits_to_be_alone"]);
+const MOMENT: Suite = Suite::of(PACKAGE, "commands", &["many_keys_are_read_as_of_one_moment"]);
+const HELD: Suite = Suite::of(PACKAGE, "commands", &["waits_to_be_alone"]);
 const KILL: Suite =
-    Suite::of(PACKAGE, "observation", &["a_held_command_ends_with_the_kill_of_its_client"]);
+    Suite::of(PACKAGE, "commands", &["a_held_command_ends_with_the_kill_of_its_client"]);
 const SENT: Suite = Suite::of(PACKAGE, Suite::UNIT, &["nothing_is_sent_behind_a"]);
 const UNREACHED: Suite =
-    Suite::of(PACKAGE, "upstream", &["a_pause_holds_a_command_that_has_not_reached_a_leader"]);
+    Suite::of(PACKAGE, "commands", &["a_pause_holds_a_command_that_has_not_reached_a_leader"]);
 const ACCEPT: Suite =
     Suite::of(PACKAGE, Suite::UNIT, &["a_connection_gets_no_event_of_the_one_before_it"]);
-const MONITOR: Suite = Suite::of(PACKAGE, "slices", &["line_of_a_monitor"]);
+const MONITOR: Suite = Suite::of(PACKAGE, "commands", &["line_of_a_monitor"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("server.keys.rest", "KEYS is answered before what it shows is durable", LISTING),
