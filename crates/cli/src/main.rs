@@ -6,7 +6,10 @@
 //!     terms         failure: failures, and the exit codes that tell what to do about them
 //! ```
 //!
-//! Results go to the standard output, as JSON if requested; all messages for persons go to the standard error.
+//! Results go to the standard output, as JSON if requested; all messages for persons go to the standard error, by
+//! [`message::tell`].
+
+#![deny(clippy::print_stderr)]
 
 mod arguments;
 mod ask;
@@ -15,6 +18,7 @@ mod failure;
 mod geometry;
 mod input;
 mod json;
+mod message;
 mod node_pool;
 mod notation;
 mod output;
@@ -40,14 +44,16 @@ fn main() -> ExitCode {
         }
     };
     let is_listing = is_listing(&arguments.command);
-    match run(arguments.command) {
-        Ok(code) => ExitCode::from(code),
-        Err(Failure { cause: Cause::BrokenPipe, .. }) if is_listing => ExitCode::SUCCESS,
+    let code = match run(arguments.command) {
+        Ok(code) => code,
+        Err(Failure { cause: Cause::BrokenPipe, .. }) if is_listing => 0,
         Err(failure) => {
-            eprintln!("coreplane: {}", failure.message);
-            ExitCode::from(failure.code)
+            message::tell(failure.message);
+            failure.code
         }
-    }
+    };
+    message::finish();
+    ExitCode::from(code)
 }
 
 /// True for a command that only shows something: its reader may leave when it has seen enough. The others have a

@@ -2,6 +2,7 @@
 
 use crate::arguments::{NewPool, Paths, PoolPlace};
 use crate::failure::Failure;
+use crate::message;
 use crate::terms;
 use coreplane::admin::Position;
 use coreplane::{Store, StoreConfig};
@@ -129,7 +130,7 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
 /// Shows warnings about a store to its user.
 pub(crate) fn warn(store: &Store) {
     for warning in store.matrix().iter().flat_map(|matrix| matrix.warnings()) {
-        eprintln!("coreplane: {warning}");
+        message::tell(warning);
     }
 }
 

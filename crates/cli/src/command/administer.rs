@@ -4,6 +4,7 @@ use crate::arguments::{Create, Grow, Tended};
 use crate::ask::Asked;
 use crate::failure::{Failure, Outcome};
 use crate::json;
+use crate::message;
 use crate::node_pool;
 use crate::remote;
 use crate::terms;
@@ -90,9 +91,9 @@ fn growth(grow: &Grow, before: u64, after: u64) -> Value {
 fn tell_grown(grow: &Grow, growth: &Value) -> Outcome {
     if growth["bytes_before"] == growth["pool_bytes"] {
         let size = terms::human(growth["pool_bytes"].as_u64().unwrap_or(0));
-        eprintln!(
-            "coreplane: it has {size} already: nothing was done, and nothing is ever made smaller"
-        );
+        message::tell(format_args!(
+            "it has {size} already: nothing was done, and nothing is ever made smaller"
+        ));
     }
     tell(growth, grow.tended.pool.json)
 }

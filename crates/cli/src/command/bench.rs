@@ -3,6 +3,7 @@
 use crate::arguments::Bench;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
+use crate::message;
 use crate::pool;
 use crate::terms;
 use coreplane::{EngineChoice, Placement, Store, StoreConfig};
@@ -174,7 +175,7 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
             show(bench, &drive(&target, &plan, Workload::Load)?, &context)?;
         }
         // A phase is silent until it ends; the line tells a waiting user which phase runs.
-        eprintln!("coreplane: {} begins", step.workload.name());
+        message::tell(format_args!("{} begins", step.workload.name()));
         show(bench, &drive(&target, &plan, step.workload)?, &context)?;
     }
     Ok(())

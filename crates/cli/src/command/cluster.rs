@@ -4,6 +4,7 @@ use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, ReplicaMapK
 use crate::ask::{Answer, Asked, Refusal};
 use crate::command::serve::{Place, farewell, serve_until_signal};
 use crate::failure::{Cause, FAILED, Failure, Outcome, REFUSED, UNUSABLE, USAGE};
+use crate::message;
 use crate::terms;
 use coreplane::{Durability, Placement, ReadPath};
 use coreplane_cluster::{Notice, PeerSocket, Secret, Service, Settings};
@@ -70,11 +71,11 @@ fn create_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure
     let failed = |error| Failure::of_pool(&error, path);
     let wal = WalOptions::default();
     if serve.cluster.replica_map == ReplicaMapKind::Wal {
-        eprintln!("coreplane: creating {} (a write-ahead log)", path.display());
+        message::tell(format_args!("creating {} (a write-ahead log)", path.display()));
         return Ok(Box::new(WalBaseline::open(path, &wal).map_err(failed)?));
     }
     let (size, media) = (serve.new.size, serve.pool.media.clone());
-    eprintln!("coreplane: creating {} ({})", path.display(), terms::human(size));
+    message::tell(format_args!("creating {} ({})", path.display(), terms::human(size)));
     let usual = Geometry::default();
     let ReplicaMapKind::Map(kind) = serve.cluster.replica_map else {
         let usual = Geometry { page_size: WalBaseline::PAGE_SIZE, ..usual };
@@ -228,14 +229,12 @@ fn serve_node(
     serve_until_signal(serve, server, signals, &place, &|| hand_over(&leader))
 }
 
-/// Tells an event of the node. Nobody may read it; that is no reason not to serve.
+/// Tells an event of the node.
 fn tell(notice: Notice<'_>) {
-    let _told = match notice {
-        Notice::Stopped(what) => {
-            writeln!(io::stderr(), "coreplane: the node has stopped: {what}").is_ok()
-        }
-        Notice::Refused(what) => writeln!(io::stderr(), "coreplane: {what}").is_ok(),
-    };
+    match notice {
+        Notice::Stopped(what) => message::tell(format_args!("the node has stopped: {what}")),
+        Notice::Refused(what) => message::tell(what),
+    }
 }
 
 /// Transfers the leadership, if another node can take it: an election would take longer.

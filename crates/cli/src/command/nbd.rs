@@ -5,6 +5,7 @@ mod scrub;
 
 use crate::arguments::{Nbd, NbdGrow, NbdPool, NbdServe, NbdVerify};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
+use crate::message;
 use crate::progress::Bar;
 use crate::terms;
 use coreplane_nbd::{Config, Export, Server, Sockets};
@@ -13,8 +14,6 @@ use coreplane_tio::{Disk, Error, Options};
 use export::DiskExport;
 use indicatif::FormattedDuration;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -60,7 +59,7 @@ fn open_or_create(serve: &NbdServe) -> Result<Disk, Failure> {
     let is_there = is_there.map_err(|error| failure_of(&error, path))?;
     if !is_there {
         let (size, queues) = (terms::human(serve.size), serve.queues);
-        eprintln!("coreplane: creating {} ({size}, {queues} queue sets)", path.display());
+        message::tell(format_args!("creating {} ({size}, {queues} queue sets)", path.display()));
     }
     let disk = match is_there {
         true => Disk::open(path, &options),
@@ -88,16 +87,15 @@ fn clients_max(wanted: usize) -> usize {
     let room =
         coreplane_server::make_room(u32::try_from(wanted).unwrap_or(u32::MAX), 0, 2) as usize;
     if room < wanted {
-        eprintln!(
-            "coreplane: {room} clients at a time, not {wanted}: the limit of open files (ulimit -n) has no room for more"
-        );
+        message::tell(format_args!(
+            "{room} clients at a time, not {wanted}: the limit of open files (ulimit -n) has no room for more"
+        ));
     }
     room
 }
 
 fn serve(serve: &NbdServe) -> Outcome {
-    // From here on a signal ends the server in an orderly way.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = super::serve::begin()?;
     let refused = |error: coreplane_nbd::Error| Failure::new(REFUSED, error.to_string());
     let begun = Instant::now();
     // No disk is created for a server that cannot run.
@@ -128,20 +126,13 @@ fn serve(serve: &NbdServe) -> Outcome {
                 handle.shutdown();
             }
         })?;
-        let mut out = io::stdout().lock();
-        // The parent process may have closed it; that is no reason not to serve.
-        let _shown = writeln!(
-            out,
-            "coreplane {}: medium {name}, a power cut loses {loses}; disk {} of {}; export {} ready on {}",
-            env!("CARGO_PKG_VERSION"),
+        message::say(format_args!(
+            "medium {name}, a power cut loses {loses}; disk {} of {}; export {} ready on {}",
             serve.pool.pool.display(),
             terms::human(disk.len()),
             serve.export,
             places.join(" and "),
-        )
-        .and_then(|()| out.flush())
-        .is_ok();
-        drop(out);
+        ));
         let served = server.run();
         drop(scrub);
         signals_end.close();
@@ -152,7 +143,7 @@ fn serve(serve: &NbdServe) -> Outcome {
     let closed = Arc::into_inner(disk).map_or(Ok(()), Disk::close);
     closed.map_err(|error| failure_of(&error, &serve.pool.pool))?;
     let (uptime, path) = (FormattedDuration(begun.elapsed()), serve.pool.pool.display());
-    super::serve::say(&format!("up {uptime}; disk {path} is closed"));
+    message::say(format_args!("ended: up {uptime}; disk {path} is closed"));
     Ok(0)
 }
 
@@ -167,7 +158,7 @@ fn of_unnamed(count: u64) -> String {
 /// At once: no later open finds it any more.
 fn warn_of_unnamed(disk: &Disk) {
     if disk.unnamed() > 0 {
-        eprintln!("coreplane: {}", of_unnamed(disk.unnamed()));
+        message::tell(of_unnamed(disk.unnamed()));
     }
 }
 

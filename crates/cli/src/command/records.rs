@@ -3,6 +3,7 @@
 use crate::arguments::{Del, Get, Put};
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
+use crate::message;
 use coreplane::admin::check_key;
 use coreplane::{Entry, UnixMillis, Visibility, WriteOptions};
 use coreplane_engine::StorageEngine;
@@ -35,7 +36,7 @@ pub(crate) fn get(get: &Get) -> Outcome {
     if get.pool.json {
         json::write_line(&mut io::stdout().lock(), &serde_json::Value::Null)?;
     } else {
-        eprintln!("coreplane: no such key");
+        message::tell("no such key");
     }
     Ok(failure::NO)
 }
@@ -76,7 +77,7 @@ pub(crate) fn put(put: Put) -> Outcome {
         return Ok(0);
     }
     let why = if put.if_absent { "the key is there" } else { "no such key" };
-    eprintln!("coreplane: not written: {why}");
+    message::tell(format_args!("not written: {why}"));
     Ok(failure::NO)
 }
 

@@ -3,6 +3,7 @@
 use crate::arguments::Serve;
 use crate::command::ts;
 use crate::failure::{Failure, Outcome};
+use crate::message;
 use crate::pool;
 use crate::terms;
 use coreplane::Store;
@@ -12,18 +13,24 @@ use coreplane_server::{Config, Server, Sockets, Summary};
 use indicatif::FormattedDuration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// From here on a signal ends the server in an orderly way, and no thread waits for a reader of its messages.
+pub(super) fn begin() -> io::Result<Signals> {
+    let signals = Signals::new([SIGINT, SIGTERM])?;
+    message::detach()?;
+    Ok(signals)
+}
 
 pub(crate) fn run(serve: Serve) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
     if !serve.pool.path().exists() {
         serve.pool.expect_directory()?;
     }
-    // From here on a signal ends the server in an orderly way.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = begin()?;
     if serve.cluster.cluster_id.is_some() {
         return super::cluster::serve(&serve, password, &mut signals);
     }
@@ -40,7 +47,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
         let size = terms::human(serve.new.size);
         let devices = serve.new.matrix.map(|shape| format!("{shape} devices of "));
         let size = devices.unwrap_or_default() + &size;
-        eprintln!("coreplane: creating {} ({size})", config.path().display());
+        message::tell(format_args!("creating {} ({size})", config.path().display()));
     }
     let store = config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))?;
     let store = Arc::new(store);
@@ -131,10 +138,10 @@ pub(super) fn serve_until_signal(
     let line = start_up_line(serve, place, &server);
     let room = server.max_clients();
     if room < serve.maxclients {
-        eprintln!(
-            "coreplane: {room} clients at a time, not {}: the limit of open files (ulimit -n) has no room for more",
+        message::tell(format_args!(
+            "{room} clients at a time, not {}: the limit of open files (ulimit -n) has no room for more",
             serve.maxclients
-        );
+        ));
     }
     let signals_end = signals.handle();
     let (handle, done) = (server.handle(), server.handle());
@@ -146,10 +153,7 @@ pub(super) fn serve_until_signal(
                 handle.shutdown();
             }
         })?;
-        let mut out = io::stdout().lock();
-        // The parent process may have closed it; that is no reason not to serve.
-        let _shown = writeln!(out, "{line}").and_then(|()| out.flush()).is_ok();
-        drop(out);
+        message::say(&line);
         let served = server.run();
         signals_end.close();
         served.map_err(Failure::from)
@@ -161,18 +165,10 @@ pub(super) fn serve_until_signal(
 pub(super) fn farewell(summary: &Summary, pool: &Path) {
     let Summary { commands, connections, uptime } = *summary;
     let uptime = FormattedDuration(uptime);
-    say(&format!(
-        "{commands} commands of {connections} connections in {uptime}; pool {} is closed",
+    message::say(format_args!(
+        "ended: {commands} commands of {connections} connections in {uptime}; pool {} is closed",
         pool.display()
     ));
-}
-
-/// Reports how a server has ended. The parent process may not read any more.
-pub(super) fn say(how: &str) {
-    let mut out = io::stdout().lock();
-    let _shown = writeln!(out, "coreplane {}: ended: {how}", env!("CARGO_PKG_VERSION"))
-        .and_then(|()| out.flush())
-        .is_ok();
 }
 
 /// The store as a server administers it. An interrupted move of slots goes on.
@@ -194,8 +190,7 @@ fn start_up_line(serve: &Serve, place: &Place<'_>, server: &Server) -> String {
     let metrics = server.metrics_addr().map(|address| format!("; metrics on {address}"));
     let metrics = metrics.unwrap_or_default();
     format!(
-        "coreplane {}: medium {medium}, durability {}, a power cut loses {loses}; pool {}{note}{metrics}{series}; ready on {}",
-        env!("CARGO_PKG_VERSION"),
+        "medium {medium}, durability {}, a power cut loses {loses}; pool {}{note}{metrics}{series}; ready on {}",
         terms::durability_name(serve.durability),
         serve.pool.path().display(),
         places.join(" and "),

@@ -8,6 +8,7 @@ mod scrub;
 
 use crate::arguments::{Serve, Ts, TsAsked, TsGrow, TsPool, TsServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
+use crate::message;
 use crate::progress::Bar;
 use crate::scrub::Scrub;
 use crate::terms;
@@ -18,8 +19,6 @@ use coreplane_server::TimeSeries;
 use coreplane_tsdb::{Error, Options, Store};
 use indicatif::FormattedDuration;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -78,7 +77,7 @@ fn open_there(path: &Path, options: &Options) -> Result<Store, Failure> {
 /// Says what was found to be damaged at the open: the answers do not have it.
 fn say_damage(store: &Store, path: &Path) {
     for what in store.damage() {
-        eprintln!("coreplane: {}: damaged: {what}", path.display());
+        message::tell(format_args!("{}: damaged: {what}", path.display()));
     }
 }
 
@@ -172,7 +171,7 @@ fn start(
     };
     if !is_there(path, &options.media)? {
         let (size, sets) = (terms::human(options.size), options.sets);
-        eprintln!("coreplane: creating {} ({sets} queue sets of {size})", path.display());
+        message::tell(format_args!("creating {} ({sets} queue sets of {size})", path.display()));
     }
     let store = Store::open(path, &options).map_err(|error| failure_of(&error, path))?;
     let store = Arc::new(store);
@@ -244,28 +243,20 @@ pub(crate) fn beside(
 
 fn serve(serve: &TsServe) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
-    // From here on a signal ends the server in an orderly way.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = super::serve::begin()?;
     let begun = Instant::now();
     let served = start(serve, password, None)?;
     let medium = served.store.medium();
     let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
-    let mut out = io::stdout().lock();
-    // The parent process may have closed it; that is no reason not to serve.
-    let _shown = writeln!(
-        out,
-        "coreplane {}: medium {name}, a power cut loses {loses}; time series {}; ready on {}",
-        env!("CARGO_PKG_VERSION"),
+    message::say(format_args!(
+        "medium {name}, a power cut loses {loses}; time series {}; ready on {}",
         served.path.display(),
         served.addresses,
-    )
-    .and_then(|()| out.flush())
-    .is_ok();
-    drop(out);
+    ));
     let _signal = signals.forever().next();
     drop(served);
     let (uptime, path) = (FormattedDuration(begun.elapsed()), serve.pool.pool.display());
-    super::serve::say(&format!("up {uptime}; time series {path} are closed"));
+    message::say(format_args!("ended: up {uptime}; time series {path} are closed"));
     Ok(0)
 }
 

@@ -4,6 +4,7 @@ use crate::arguments::{Pool, Verify};
 use crate::ask::Asked;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
+use crate::message;
 use crate::node_pool;
 use crate::pool::expect_pool;
 use crate::progress::Bar;
@@ -56,7 +57,7 @@ fn repair(pool: &Pool) -> Outcome {
     let tell = &mut |finding: &Finding| {
         if let Err(failure) = tell_of(finding, pool.json) {
             // Before anything is given up of which nobody is told. A repair that is cut off is begun anew.
-            eprintln!("coreplane: {}: nothing more is repaired", failure.message);
+            message::tell(format_args!("{}: nothing more is repaired", failure.message));
             std::process::exit(i32::from(failure.code));
         }
     };

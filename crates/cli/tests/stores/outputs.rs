@@ -1,11 +1,13 @@
 //! Where commands write: a file that is there, a pool, a full disk, a pipe that nobody reads.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Outcome, coreplane, expect, text};
+use crate::session::{Outcome, coreplane, expect, free_port, text};
 use std::fs::{File, Permissions};
+use std::io::{PipeWriter, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 const MARKER: &str = "a value that is looked for in the file";
 
@@ -29,16 +31,29 @@ fn damage(pool: &Pool) -> Outcome<()> {
 
 /// Runs a command on the pool whose standard output is this.
 fn run_to(output: impl Into<Stdio>, pool: &Pool, command: &[&str]) -> Outcome<Output> {
+    run_with(output, Stdio::piped(), pool, command)
+}
+
+/// As [`run_to`], with this standard error.
+fn run_with(
+    output: impl Into<Stdio>,
+    complaints: impl Into<Stdio>,
+    pool: &Pool,
+    command: &[&str],
+) -> Outcome<Output> {
     let mut run = Command::new(env!("CARGO_BIN_EXE_coreplane"));
-    let run = run.args(command).args(["--pool", &pool.name]).stdout(output);
-    Ok(run.stderr(Stdio::piped()).spawn()?.wait_with_output()?)
+    let run = run.args(command).args(["--pool", &pool.name]).stdout(output).stderr(complaints);
+    Ok(run.spawn()?.wait_with_output()?)
+}
+
+/// A pipe whose reader has gone.
+fn unread() -> Outcome<PipeWriter> {
+    Ok(std::io::pipe()?.1)
 }
 
 /// The exit code of a command whose output nobody reads.
-fn unread(pool: &Pool, command: &[&str]) -> Outcome<Option<i32>> {
-    let (reader, writer) = std::io::pipe()?;
-    drop(reader);
-    Ok(run_to(writer, pool, command)?.status.code())
+fn code_unread(pool: &Pool, command: &[&str]) -> Outcome<Option<i32>> {
+    Ok(run_to(unread()?, pool, command)?.status.code())
 }
 
 fn names_in(place: &Place) -> Outcome<Vec<String>> {
@@ -173,19 +188,73 @@ fn what_nobody_reads_is_no_success() -> Outcome<()> {
     for engine in ["scmkv", "bptree"] {
         let pool = filled(&place, engine, engine)?;
         for command in [&["scan"][..], &["get", "greeting"], &["info"], &["stats"]] {
-            assert_eq!(unread(&pool, command)?, Some(0), "{engine} {command:?}");
+            assert_eq!(code_unread(&pool, command)?, Some(0), "{engine} {command:?}");
         }
         for command in [&["dump"][..], &["dump", "/dev/stdout"], &["verify"]] {
-            assert_eq!(unread(&pool, command)?, Some(5), "{engine} {command:?}");
+            assert_eq!(code_unread(&pool, command)?, Some(5), "{engine} {command:?}");
         }
         damage(&pool)?;
-        assert_eq!(unread(&pool, &["verify"])?, Some(5), "{engine}");
+        assert_eq!(code_unread(&pool, &["verify"])?, Some(5), "{engine}");
         // Nothing is given up of which nobody is told.
-        assert_eq!(unread(&pool, &["verify", "--repair"])?, Some(5), "{engine}");
+        assert_eq!(code_unread(&pool, &["verify", "--repair"])?, Some(5), "{engine}");
         let (code, said) = pool.ask(&["verify"], b"")?;
         assert!(code > 0, "{engine}: {said}");
         pool.says(1, &["\nsound: "], &["verify", "--repair"])?;
         pool.is_sound()?;
+    }
+    Ok(())
+}
+
+/// A message is no result: its reader may have gone.
+#[test]
+fn exit_codes_depend_on_no_reader_of_messages() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = filled(&place, "pool", "scmkv")?;
+    let none = place.pool("none")?;
+    for (pool, code, command) in [
+        (&pool, 1, &["get", "missing"][..]),
+        (&pool, 1, &["put", "--if-absent", "greeting", "x"]),
+        (&pool, 0, &["grow", "--size", "16MiB"]),
+        (&none, 2, &["get", "missing"]),
+        (&none, 64, &["get", "--key-hex", "z"]),
+    ] {
+        let ended = run_with(Stdio::null(), unread()?, pool, command)?;
+        assert_eq!(ended.status.code(), Some(code), "{command:?}");
+    }
+    Ok(())
+}
+
+/// A server has messages from its start on.
+#[test]
+fn no_server_waits_for_a_reader_of_its_messages() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let (port, peers) = (free_port()?.to_string(), format!("1=127.0.0.1:{}", free_port()?));
+    let node = ["serve", "--port", &port, "--cluster-id", "1", "--cluster-peers", &peers];
+    let series = ["ts", "serve", "--http-port", "0", "--sets", "1"];
+    for (number, command) in
+        [&["serve", "--port", "0"][..], &["nbd", "serve", "--port", "0"], &series, &node]
+            .into_iter()
+            .enumerate()
+    {
+        let (reader, writer) = std::io::pipe()?;
+        let mut full = writer.try_clone()?;
+        // It is filled until the reader has gone.
+        let filler = std::thread::spawn(move || while full.write_all(&[b'.'; 4096]).is_ok() {});
+        let (has_ended, ended) = channel();
+        let watcher = std::thread::spawn(move || {
+            let ended = ended.recv_timeout(Duration::from_secs(60));
+            drop(reader);
+            ended
+        });
+        for (name, complaints) in [("full", writer), ("closed", unread()?)] {
+            let pool = place.argument(&format!("{name}-{number}"))?;
+            let arguments = ["--size", "32MiB", "--pool", &pool];
+            session::Served::start_as(command, complaints, &arguments)?.terminate()?;
+        }
+        has_ended.send(())?;
+        let ended = watcher.join().map_err(|_| "panicked")?;
+        assert!(ended.is_ok(), "{command:?} waits for a reader");
+        filler.join().map_err(|_| "panicked")?;
     }
     Ok(())
 }

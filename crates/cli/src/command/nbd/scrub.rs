@@ -1,5 +1,6 @@
 //! The scrub of a disk that is served: it reads all sectors, extent by extent, using at most a hundredth of a core.
 
+use crate::message;
 use crate::scrub::{PERCENT, Scrub};
 use coreplane_tio::Disk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,25 +16,25 @@ pub(super) fn begin(disk: &Arc<Disk>) -> io::Result<Scrub> {
         match disk.scrub_next(&mut next) {
             Ok(found) => {
                 for sector in damaged.news(next, found.damaged) {
-                    eprintln!(
-                        "coreplane: sector {sector} is damaged: it reads as an error until it is written"
-                    );
+                    message::tell(format_args!(
+                        "sector {sector} is damaged: it reads as an error until it is written"
+                    ));
                 }
                 for sector in found.names {
-                    eprintln!(
-                        "coreplane: the name of sector {sector} in the pool was damaged; it is stored anew"
-                    );
+                    message::tell(format_args!(
+                        "the name of sector {sector} in the pool was damaged; it is stored anew"
+                    ));
                 }
                 let maps: BTreeMap<u64, _> =
                     found.unreadable_maps.into_iter().map(|it| (it.start, it)).collect();
                 for start in unreadable.news(next, maps.keys().copied()) {
-                    eprintln!("coreplane: {}", super::of_unreadable_map(&maps[&start]));
+                    message::tell(super::of_unreadable_map(&maps[&start]));
                 }
                 ControlFlow::Continue(())
             }
             // Nothing more can be read.
             Err(error) => {
-                eprintln!("coreplane: the scrub has ended: {error}");
+                message::tell(format_args!("the scrub has ended: {error}"));
                 ControlFlow::Break(())
             }
         }

@@ -4,6 +4,7 @@
 use super::{failure_of, open};
 use crate::arguments::TsExport;
 use crate::failure::{self, FAILED, Failure, Outcome, REFUSED};
+use crate::message;
 use crate::output::{Output, is_open_file};
 use coreplane_tsdb::influxql::creation;
 use coreplane_tsdb::{
@@ -103,7 +104,7 @@ fn write_series(
         for what in &values.damaged {
             let (field, series) = (&field.name, &series.key);
             let place = format!("field {field} of {series} in the database {database}");
-            eprintln!("coreplane: {place}: damaged: {what}");
+            message::tell(format_args!("{place}: damaged: {what}"));
         }
         told.damaged += values.damaged.len() as u64;
     }
@@ -208,9 +209,9 @@ pub(super) fn export(export: &TsExport) -> Outcome {
         keep_file(path)?;
     }
     plain.finish()?;
-    eprintln!("coreplane: {points} points written");
+    message::tell(format_args!("{points} points written"));
     if is_damaged {
-        eprintln!("coreplane: what is damaged is not among them");
+        message::tell("what is damaged is not among them");
         return Ok(failure::NO);
     }
     Ok(0)

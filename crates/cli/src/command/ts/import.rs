@@ -8,6 +8,7 @@ use super::{failure_of, offline, open_there};
 use crate::arguments::TsImport;
 use crate::failure::{Failure, Outcome, REFUSED};
 use crate::input::input;
+use crate::message;
 use coreplane_tsdb::influxql::{self, Limits, Request};
 use coreplane_tsdb::line::{self, Precision};
 use coreplane_tsdb::{Options, Point, Result, Store};
@@ -50,7 +51,7 @@ impl Imported<'_> {
     fn complain(&mut self, complaint: &str) {
         self.refused += 1;
         if self.refused <= COMPLAINTS {
-            eprintln!("coreplane: {complaint}");
+            message::tell(complaint);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The scrub of time series that are served: all sealed points are read, a piece at a time.
 
+use crate::message;
 use crate::scrub::Scrub;
 use coreplane_tsdb::Store;
 use std::io;
@@ -17,7 +18,7 @@ pub(super) fn begin(store: &Arc<Store>, path: &Path, percent: u8) -> io::Result<
     let mut place = coreplane_tsdb::Scrub::default();
     let look = move || {
         for what in store.scrub_next(&mut place) {
-            eprintln!("coreplane: {path}: {what}; queries that need it are errors");
+            message::tell(format_args!("{path}: {what}; queries that need it are errors"));
         }
         ControlFlow::Continue(())
     };
