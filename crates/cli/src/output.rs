@@ -2,13 +2,13 @@
 //!
 //! A file that is there already may be the last good backup, so the new one is written beside it, and takes its place
 //! when it is whole and durable. Where there can be none beside it, only a file without content is written in its
-//! place. A pool is not overwritten: its path was meant for `--pool`.
+//! place, and is durable at the end. A pool is not overwritten: its path was meant for `--pool`.
 
 use crate::failure::{FAILED, Failure, REFUSED, at};
 use coreplane_pmem::pool::sync_directory;
 use coreplane_pmem::{Pool, PoolError};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, StdoutLock, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +21,11 @@ pub(crate) struct Output {
 }
 
 enum Target {
-    /// The standard output, a pipe, a terminal.
-    Stream(Box<dyn Write>),
-    File(Beside),
+    /// The standard output.
+    Stream(StdoutLock<'static>),
+    /// A pipe, a terminal, a file that is written in its place; with the path of a file that is made.
+    InPlace(File, Option<PathBuf>),
+    Beside(Beside),
 }
 
 /// A file beside the one that it is to be; removed unless it is that, or is whole. What a killed command has left is
@@ -39,7 +41,7 @@ impl Output {
     /// To the file at `path`, or to the standard output. The file is made or replaced at the end.
     pub(crate) fn to(path: Option<&Path>) -> Result<Self, Failure> {
         let target = match path {
-            None => Target::Stream(Box::new(io::stdout().lock())),
+            None => Target::Stream(io::stdout().lock()),
             Some(path) => Target::of(path)?,
         };
         Ok(Self { out: BufWriter::with_capacity(PIECE, target) })
@@ -50,7 +52,14 @@ impl Output {
         self.out.flush()?;
         match self.out.get_mut() {
             Target::Stream(_) => Ok(()),
-            Target::File(file) => file.settle(),
+            Target::InPlace(file, made) => {
+                if file.metadata()?.is_file() {
+                    // tidy-allow: persistence: the file is no pool; what was written to it is to be kept.
+                    file.sync_all()?;
+                }
+                made.as_deref().map_or(Ok(()), keep_name)
+            }
+            Target::Beside(file) => file.settle(),
         }
     }
 }
@@ -72,43 +81,55 @@ pub(crate) fn is_open_file(path: &Path) -> bool {
 }
 
 impl Target {
+    fn in_place(path: &Path, is_new: bool) -> Result<Self, Failure> {
+        let file = File::create(path).map_err(at(path))?;
+        Ok(Self::InPlace(file, is_new.then(|| path.to_owned())))
+    }
+
     fn of(path: &Path) -> Result<Self, Failure> {
         let found = path.metadata().ok();
         if found.as_ref().is_some_and(std::fs::Metadata::is_file) {
             refuse_pool(path)?;
         }
-        // A link that leads nowhere yet is followed, and a directory is an error.
-        let is_other = found.as_ref().map_or(path.is_symlink(), |found| !found.is_file());
-        if is_other || is_open_file(path) {
-            return Ok(Self::Stream(Box::new(File::create(path).map_err(at(path))?)));
+        // A directory is an error.
+        if found.as_ref().is_some_and(|found| !found.is_file()) || is_open_file(path) {
+            return Self::in_place(path, false);
         }
-        let path = match &found {
-            Some(_) => path.canonicalize().map_err(at(path))?,
-            None => path.to_owned(),
-        };
+        let path = &place(path).map_err(at(path))?;
         if found.is_some() {
             // A file that may not be written is not replaced.
-            File::options().write(true).open(&path).map_err(at(&path))?;
+            File::options().write(true).open(path).map_err(at(path))?;
         }
-        match Beside::of(&path) {
+        match Beside::of(path) {
             Ok(file) => {
                 if let Some(found) = found {
                     file.file.set_permissions(found.permissions()).map_err(at(&file.beside))?;
                 }
-                Ok(Self::File(file))
+                Ok(Self::Beside(file))
             }
             // There can be no file beside it, and none has content that would be lost.
             Err(error)
                 if is_impossible(&error) && found.as_ref().is_none_or(|it| it.len() == 0) =>
             {
-                Ok(Self::Stream(Box::new(File::create(&path).map_err(at(&path))?)))
+                Self::in_place(path, found.is_none())
             }
             Err(error) => {
-                let (path, beside) = (path.display(), partial(&path));
+                let (path, beside) = (path.display(), partial(path));
                 let message = format!("{path} is not written: {}: {error}", beside.display());
                 Err(Failure::new(FAILED, message))
             }
         }
+    }
+}
+
+/// The path of the file that is meant, which may not exist yet: a link leads to another place.
+fn place(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match path.read_link() {
+            Ok(to) => place(&path.parent().unwrap_or(Path::new("")).join(to)),
+            Err(_) => Ok(path.to_owned()),
+        },
+        found => found,
     }
 }
 
@@ -123,6 +144,12 @@ fn partial(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     name.into()
+}
+
+/// Makes the name of a file durable.
+fn keep_name(path: &Path) -> Result<(), Failure> {
+    let failed = |error| Failure::new(FAILED, format!("{}: {error}", path.display()));
+    sync_directory(path).map_err(failed)
 }
 
 /// Refuses a file in which a pool is recognised, even a damaged one.
@@ -161,8 +188,7 @@ impl Beside {
         renamed.map_err(|error| {
             Failure::new(FAILED, format!("{path}: {error}; what was written is in {beside}"))
         })?;
-        let synced = sync_directory(&self.path);
-        synced.map_err(|error| Failure::new(FAILED, format!("{}: {error}", self.path.display())))
+        keep_name(&self.path)
     }
 }
 
@@ -178,14 +204,14 @@ impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stream(stream) => stream.write(bytes),
-            Self::File(file) => file.file.write(bytes),
+            Self::InPlace(file, _) | Self::Beside(Beside { file, .. }) => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Stream(stream) => stream.flush(),
-            Self::File(file) => file.file.flush(),
+            Self::InPlace(file, _) | Self::Beside(Beside { file, .. }) => file.flush(),
         }
     }
 }

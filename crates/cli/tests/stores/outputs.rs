@@ -103,6 +103,12 @@ fn a_dump_that_fails_leaves_the_one_before_it() -> Outcome<()> {
     let pool = filled(&place, "pool", "bptree")?;
     let (backup, link) = (place.path("backup"), place.argument("link")?);
     symlink(&backup, &link)?;
+    let broken = filled(&place, "broken", "bptree")?;
+    damage(&broken)?;
+    let (code, said) = broken.ask(&["dump", &link], b"")?;
+    assert!(code > 0, "{said}");
+    assert_eq!(names_in(&place)?, ["broken", "link", "pool"], "a part is where the link leads");
+    broken.remove()?;
     // A link to a file that is not there yet, and one to a file that is.
     for _ in 0..2 {
         pool.expect(0, &["dump", &link])?;
