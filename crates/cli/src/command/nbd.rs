@@ -84,14 +84,9 @@ fn config(serve: &NbdServe, description: String) -> Config {
 
 /// The number of clients, up to `wanted`, for which there is room among the open files: each has a socket and a bell.
 fn clients_max(wanted: usize) -> usize {
-    let room =
-        coreplane_server::make_room(u32::try_from(wanted).unwrap_or(u32::MAX), 0, 2) as usize;
-    if room < wanted {
-        message::tell(format_args!(
-            "{room} clients at a time, not {wanted}: the limit of open files (ulimit -n) has no room for more"
-        ));
-    }
-    room
+    let room = coreplane_server::make_room(u32::try_from(wanted).unwrap_or(u32::MAX), 0, 2);
+    super::serve::tell_of_room(room as usize, wanted, "clients");
+    room as usize
 }
 
 fn serve(serve: &NbdServe) -> Outcome {

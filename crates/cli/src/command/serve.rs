@@ -87,6 +87,7 @@ impl Serving<'_> {
             power_safe: store.medium().power_safe,
             store: Some(administered(store, &serve.pool.path())),
             time_series: series.and_then(ts::Served::told),
+            max_clients: series.map_or(serve.maxclients, |series| series.room_beside),
             ..config(serve, password)
         };
         let server = Server::on(sockets, config, store.engine().clone(), None)?;
@@ -136,13 +137,7 @@ pub(super) fn serve_until_signal(
     leave: &(dyn Fn() + Sync),
 ) -> Result<Summary, Failure> {
     let line = start_up_line(serve, place, &server);
-    let room = server.max_clients();
-    if room < serve.maxclients {
-        message::tell(format_args!(
-            "{room} clients at a time, not {}: the limit of open files (ulimit -n) has no room for more",
-            serve.maxclients
-        ));
-    }
+    tell_of_room(server.max_clients() as usize, serve.maxclients as usize, "clients");
     let signals_end = signals.handle();
     let (handle, done) = (server.handle(), server.handle());
     std::thread::scope(|scope| {
@@ -159,6 +154,15 @@ pub(super) fn serve_until_signal(
         served.map_err(Failure::from)
     })
     .map(|()| done.summary())
+}
+
+/// Tells that there is room for fewer clients than `wanted`.
+pub(super) fn tell_of_room(room: usize, wanted: usize, clients: &str) {
+    if room < wanted {
+        message::tell(format_args!(
+            "{room} {clients} at a time, not {wanted}: the limit of open files (ulimit -n) has no room for more"
+        ));
+    }
 }
 
 /// The last line: the totals, the uptime, and that the pool is closed.

@@ -104,6 +104,8 @@ pub(crate) struct Served {
     store: Arc<Store>,
     path: PathBuf,
     addresses: String,
+    /// The number of Redis clients for which there is room beside it.
+    pub(crate) room_beside: u32,
 }
 
 impl Served {
@@ -146,11 +148,23 @@ fn refused(error: coreplane_http::Error) -> Failure {
     Failure::new(REFUSED, error.to_string())
 }
 
-/// Starts a server, on sockets that may listen already.
+/// Of these connections, and Redis clients beside them, the numbers for which there is room among the open files.
+fn room_for(connections: usize, beside: u32) -> (usize, u32) {
+    let wanted = u32::try_from(connections).unwrap_or(u32::MAX);
+    let both = wanted.saturating_add(beside);
+    let room = coreplane_server::make_room(both, 0, 1);
+    let share = u64::from(room) * u64::from(wanted) / u64::from(both);
+    let share = u32::try_from(share).unwrap_or(room).max(1);
+    super::serve::tell_of_room(share as usize, connections, "connections of HTTP");
+    (share as usize, room.saturating_sub(share).max(1))
+}
+
+/// Starts a server, on sockets that may listen already, beside one of so many Redis clients.
 fn start(
     serve: &TsServe,
     password: Option<String>,
     listeners: Option<Vec<TcpListener>>,
+    beside: u32,
 ) -> Result<Served, Failure> {
     let (path, http) = (&serve.pool.pool, &serve.http);
     // No store is created for a server that cannot run.
@@ -176,10 +190,11 @@ fn start(
     let store = Store::open(path, &options).map_err(|error| failure_of(&error, path))?;
     let store = Arc::new(store);
     say_damage(&store, path);
+    let (connections_max, room_beside) = room_for(http.http_connections_max, beside);
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let options = coreplane_http::Options {
         threads: http.http_threads,
-        connections_max: http.http_connections_max,
+        connections_max,
         body_max: size(http.http_body_max),
         memory_max: size(http.http_memory_max),
         inline_max: if store.is_durable_at_once() { INLINE_MAX } else { 0 },
@@ -200,7 +215,8 @@ fn start(
     let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
     let addresses = addresses.join(" and ");
     let scrub = scrub::begin(&store, path, serve.scrub_percent)?;
-    Ok(Served { server: Some(server), scrub, store, path: path.clone(), addresses })
+    let path = path.clone();
+    Ok(Served { server: Some(server), scrub, store, path, addresses, room_beside })
 }
 
 /// Listens for the clients of time series beside a pool of records, if requested.
@@ -238,14 +254,14 @@ pub(crate) fn beside(
         no_protected_mode: serve.no_protected_mode,
         http: series.http.clone(),
     };
-    start(&own, password, listeners).map(Some)
+    start(&own, password, listeners, serve.maxclients).map(Some)
 }
 
 fn serve(serve: &TsServe) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
     let mut signals = super::serve::begin()?;
     let begun = Instant::now();
-    let served = start(serve, password, None)?;
+    let served = start(serve, password, None, 0)?;
     let medium = served.store.medium();
     let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
     message::say(format_args!(

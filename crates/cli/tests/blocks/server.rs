@@ -2,8 +2,7 @@
 
 use crate::pool::{Place, Pool};
 use crate::session::Outcome;
-use coreplane_tio::{Disk, Options};
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::io::{self, BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -18,7 +17,12 @@ struct Server {
 impl Server {
     /// Starts a server on any port, after this command of the shell.
     fn start(before: &str, pool: &Pool, arguments: &[&str]) -> Outcome<Self> {
-        let script = format!("{before}; exec \"$0\" nbd serve --port 0 --pool \"$@\" 2>&1");
+        Self::start_as("nbd serve --port 0", before, pool, arguments)
+    }
+
+    /// As [`Server::start`], with this subcommand.
+    fn start_as(command: &str, before: &str, pool: &Pool, arguments: &[&str]) -> Outcome<Self> {
+        let script = format!("{before}; exec \"$0\" {command} --pool \"$@\" 2>&1");
         let mut child = Command::new("sh")
             .args(["-c", &script, env!("CARGO_BIN_EXE_coreplane"), &pool.name])
             .args(arguments)
@@ -41,11 +45,12 @@ impl Server {
         Err(format!("no {word} in {said:?}").into())
     }
 
-    fn wait_until_ready(&mut self) -> Outcome<()> {
+    /// Waits for the line that says it is ready; the line.
+    fn wait_until_ready(&mut self) -> Outcome<String> {
         let line = self.line_with("ready on ")?;
         let address = line.split("ready on ").nth(1).ok_or("no address")?;
         self.address = address.trim().to_owned();
-        Ok(())
+        Ok(line)
     }
 
     /// A client that has chosen the export; none if it is closed at once.
@@ -116,5 +121,40 @@ fn no_more_clients_are_admitted_than_find_descriptors() -> Outcome<()> {
         clients.push(server.client()?.ok_or("refused")?);
     }
     assert!(server.client()?.is_none());
+    Ok(())
+}
+
+/// A connection for which there is no descriptor would stay unanswered.
+#[test]
+fn time_series_leave_descriptors_to_those_who_are_refused_and_to_redis_clients() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let idle = |address: &str| {
+        (0..200).map(|_| TcpStream::connect(address)).collect::<io::Result<Vec<_>>>()
+    };
+    let answer = |mut stream: TcpStream, request: &[u8]| -> Outcome<Vec<u8>> {
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(request)?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer[..7])?;
+        Ok(answer.to_vec())
+    };
+    let few = "ulimit -n 128";
+    let most = ["--http-connections-max", "1000"];
+    let (series, size) = (place.pool("series")?, ["--size", "32MiB", "--sets", "1"]);
+    let command = "ts serve --http-port 0";
+    let mut server = Server::start_as(command, few, &series, &[&size[..], &most].concat())?;
+    server.wait_until_ready()?;
+    let mut clients = idle(&server.address)?;
+    let last = clients.pop().ok_or("no client")?;
+    assert!(answer(last, b"")?.starts_with(b"HTTP/1."));
+    drop(server);
+    let (pool, size) = (place.pool("pool")?, ["--size", "64MiB", "--ts-size", "32MiB", "--ts-sets", "1"]);
+    let command = "serve --port 0 --http-port 0";
+    let mut server = Server::start_as(command, few, &pool, &[&size[..], &most].concat())?;
+    let line = server.wait_until_ready()?;
+    let http = line.split("http on ").nth(1).and_then(|rest| rest.split(';').next());
+    let _clients = idle(http.ok_or("no address")?)?;
+    let redis = TcpStream::connect(&server.address)?;
+    assert!(answer(redis, b"PING\r\n")?.starts_with(b"+PONG\r\n"));
     Ok(())
 }
