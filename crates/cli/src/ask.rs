@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A server that does not answer within this time has failed.
+/// A server that neither answers nor reads within this time has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest answer that is accepted, in bytes: one record may be as long as the protocol allows.
@@ -77,14 +77,16 @@ impl std::fmt::Debug for Asked {
 
 type Halves = (Box<dyn Read>, Box<dyn Write>);
 
-fn connect(place: &str) -> io::Result<Halves> {
+fn connect(place: &str, patience: Duration) -> io::Result<Halves> {
     if place.contains('/') {
         let stream = UnixStream::connect(place)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         return Ok((Box::new(stream.try_clone()?), Box::new(stream)));
     }
     let stream = TcpStream::connect(place)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     stream.set_nodelay(true)?;
     Ok((Box::new(stream.try_clone()?), Box::new(stream)))
 }
@@ -94,7 +96,7 @@ impl Asked {
     pub(crate) fn connect(behind: &Behind) -> Result<Option<Self>, Failure> {
         let Some(place) = &behind.server else { return Ok(None) };
         let failed = |error| Failure::new(FAILED, format!("{place}: {error}"));
-        let (reader, writer) = connect(place).map_err(failed)?;
+        let (reader, writer) = connect(place, PATIENCE).map_err(failed)?;
         let mut asked = Self { place: place.clone(), reader: BufReader::new(reader), writer };
         if let Some(password) = behind.password()? {
             asked.ask(&[b"AUTH", password.as_bytes()])?;
@@ -209,5 +211,29 @@ fn code_of(refusal: &Refusal) -> u8 {
         "OOM" => NO_SPACE,
         "MISCONF" => FAILED,
         _ => REFUSED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_server_that_does_not_read_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = listener.local_addr().unwrap().to_string();
+        let (_, mut writer) = connect(&place, Duration::from_millis(20)).unwrap();
+        let (has_ended, ended) = channel::<()>();
+        let server = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let _waited = ended.recv_timeout(Duration::from_secs(60)).is_err();
+            drop(stream);
+        });
+        let written = writer.write_all(&vec![0; 64 << 20]);
+        drop(has_ended);
+        server.join().unwrap();
+        assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
     }
 }

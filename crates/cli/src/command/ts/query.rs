@@ -80,7 +80,9 @@ fn ask(query: &TsQuery, url: &str) -> Outcome {
     );
     let failed = |error: io::Error| Failure::new(FAILED, format!("{url}: {error}"));
     let mut stream = TcpStream::connect(&address).map_err(failed)?;
-    stream.set_read_timeout(Some(query.within + Duration::from_secs(10)))?;
+    let patience = Some(query.within + Duration::from_secs(10));
+    stream.set_read_timeout(patience)?;
+    stream.set_write_timeout(patience)?;
     stream.write_all([head.as_bytes(), form.as_bytes()].concat().as_slice()).map_err(failed)?;
     let mut answer = BufReader::new(stream);
     let mut line = String::new();
