@@ -12,11 +12,14 @@ use std::time::Duration;
 /// A server that neither answers nor reads within this time has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The longest answer that is accepted, in bytes: one record may be as long as the protocol allows.
-const ANSWER_LEN_MAX: u64 = 1 << 30;
+/// The bytes that an answer may take in memory: it may have several records that are as long as the protocol allows.
+const ANSWER_BYTES_MAX: usize = 4 << 30;
 
-/// The most elements of an answer that are accepted.
-const ELEMENTS_MAX: usize = 1 << 20;
+/// The longest line of an answer, which is an error, or a length.
+const LINE_MAX: u64 = 64 << 10;
+
+/// How deep lists may be within lists.
+const DEPTH_MAX: usize = 8;
 
 /// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +139,7 @@ impl Asked {
     }
 
     fn take_answer(&mut self) -> Result<Answer, Failure> {
-        match self.receive() {
+        match self.receive(DEPTH_MAX, &mut { ANSWER_BYTES_MAX }) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(refused)) => {
                 let message = format!("{}: {refused}", self.place);
@@ -147,37 +150,49 @@ impl Asked {
         }
     }
 
-    /// The answer, or the error that the server answers with.
-    fn receive(&mut self) -> io::Result<Result<Answer, String>> {
+    /// The answer, or the error that the server answers with; with lists of this depth at most, and of so many bytes.
+    fn receive(&mut self, depth: usize, left: &mut usize) -> io::Result<Result<Answer, String>> {
         let strange = || io::Error::other("it speaks another protocol");
+        let mut take = |bytes: Option<usize>| {
+            *left = bytes.and_then(|bytes| left.checked_sub(bytes)).ok_or_else(strange)?;
+            io::Result::Ok(())
+        };
         let mut line = String::new();
-        (&mut self.reader).take(ANSWER_LEN_MAX).read_line(&mut line)?;
-        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(strange)?;
+        (&mut self.reader).take(LINE_MAX).read_line(&mut line)?;
+        let line = line.strip_suffix('\n').ok_or_else(strange)?.trim_end();
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(strange)?;
         let number = || rest.parse::<i64>().map_err(|_| strange());
         let len = || number().map(usize::try_from);
         Ok(Ok(match kind {
-            "+" => Answer::Bytes(rest.as_bytes().to_vec()),
+            "+" => {
+                take(Some(rest.len()))?;
+                Answer::Bytes(rest.as_bytes().to_vec())
+            }
             "-" => return Ok(Err(rest.to_owned())),
             ":" => Answer::Number(number()?),
             "$" => match len()? {
-                Ok(len) if len as u64 <= ANSWER_LEN_MAX => {
-                    let mut bytes = vec![0; len + 2];
-                    self.reader.read_exact(&mut bytes)?;
+                Ok(len) => {
+                    take(Some(len))?;
+                    let (mut bytes, wanted) = (Vec::new(), len + 2);
+                    (&mut self.reader).take(wanted as u64).read_to_end(&mut bytes)?;
+                    if bytes.len() < wanted {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
                     bytes.truncate(len);
                     Answer::Bytes(bytes)
                 }
-                Ok(_) => return Err(strange()),
                 Err(_) => Answer::Nothing,
             },
-            "*" => match len()? {
-                Ok(len) if len <= ELEMENTS_MAX => {
-                    let mut list = Vec::with_capacity(len);
+            "*" if depth > 0 => match len()? {
+                Ok(len) => {
+                    take(len.checked_mul(size_of::<Answer>()))?;
+                    let mut list = Vec::new();
                     for _ in 0..len {
-                        list.push(self.receive()?.map_err(io::Error::other)?);
+                        let element = self.receive(depth - 1, left)?;
+                        list.push(element.map_err(io::Error::other)?);
                     }
                     Answer::List(list)
                 }
-                Ok(_) => return Err(strange()),
                 Err(_) => Answer::Nothing,
             },
             _ => return Err(strange()),

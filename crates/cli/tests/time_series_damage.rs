@@ -185,6 +185,12 @@ fn an_answer_that_was_cut_off_is_told() -> Outcome<()> {
             assert!(answer.ends_with(&shown) && !shown.is_empty(), "{shown}");
         }
     }
+    // A head that does not end, and one that is not waited for.
+    let endless: &str = format!("HTTP/1.0 200 OK\r\n{}", "a: b\r\n".repeat(20_000)).leak();
+    for head in ["HTTP/1.0 200 OK\r\nname: value\r\n", endless] {
+        let url = answering(head, 1)?;
+        expect(5, &["ts", "query", "--url", &url, "DATABASES"])?;
+    }
     // Without a length, a document that does not end.
     let url = answering("HTTP/1.0 200 OK\r\n\r\n{\"results\":[{\"stat", 1)?;
     expect(5, &["ts", "query", "--url", &url, "--json", "DATABASES"])?;

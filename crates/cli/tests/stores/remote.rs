@@ -212,6 +212,33 @@ fn the_work_of_another_client_is_not_told_as_its_own() -> Outcome<()> {
     Ok(())
 }
 
+/// Nothing is taken for an answer that is only promised, and lists have their depth.
+#[test]
+fn an_answer_that_cannot_be_is_refused() -> Outcome<()> {
+    let deep = "*1\r\n".repeat(100_000);
+    let wide = "*1000000000000\r\n".to_owned();
+    let long = "*2\r\n$5000000000\r\n".to_owned();
+    let line = format!("+{}\r\n", "x".repeat(1 << 20));
+    for answer in [deep, wide, long, line] {
+        let start = answer[..answer.len().min(20)].to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let server = listener.local_addr()?.to_string();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            // The client may leave before the end of it.
+            let _taken = stream.write_all(answer.as_bytes()).is_ok();
+            std::io::copy(&mut stream, &mut std::io::sink())
+        });
+        let output = session::coreplane(&["info", "--server", &server], b"")?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(5), "{start:?}: {said}");
+        assert!(said.contains("another protocol"), "{start:?}: {said}");
+        // It may have been reset.
+        let _ended = thread.join().map_err(|_| "panicked")?.is_ok();
+    }
+    Ok(())
+}
+
 #[test]
 fn a_served_store_grows() -> Outcome<()> {
     for store in STORES {

@@ -11,6 +11,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Bytes of the head of an answer.
+const HEAD_MAX: u64 = 64 << 10;
+
 pub(super) fn run(query: &TsQuery) -> Outcome {
     match (&query.url, &query.pool) {
         (Some(url), _) => ask(query, url),
@@ -85,18 +88,7 @@ fn ask(query: &TsQuery, url: &str) -> Outcome {
     stream.set_write_timeout(patience)?;
     stream.write_all([head.as_bytes(), form.as_bytes()].concat().as_slice()).map_err(failed)?;
     let mut answer = BufReader::new(stream);
-    let mut line = String::new();
-    answer.read_line(&mut line).map_err(failed)?;
-    let status: u16 = line.split(' ').nth(1).and_then(|it| it.parse().ok()).ok_or_else(wrong)?;
-    let mut expected: Option<u64> = None;
-    while !line.trim_end().is_empty() {
-        line.clear();
-        answer.read_line(&mut line).map_err(failed)?;
-        let (name, value) = line.split_once(':').unwrap_or_default();
-        if name.eq_ignore_ascii_case("content-length") {
-            expected = value.trim().parse().ok();
-        }
-    }
+    let (status, expected) = head_of(&mut answer).map_err(failed)?.ok_or_else(wrong)?;
     if status != 200 {
         let mut said = String::new();
         answer.take(64 << 10).read_to_string(&mut said).map_err(failed)?;
@@ -116,6 +108,24 @@ fn ask(query: &TsQuery, url: &str) -> Outcome {
         None => Ok(0),
         Some(error) => Err(Failure::new(REFUSED, error)),
     }
+}
+
+/// The head of an answer: the status, and the length of the body if it has one. None if it is no head of HTTP.
+fn head_of(answer: &mut impl BufRead) -> io::Result<Option<(u16, Option<u64>)>> {
+    let (mut lines, mut line, mut expected) = (answer.take(HEAD_MAX), String::new(), None);
+    lines.read_line(&mut line)?;
+    let status = line.split(' ').nth(1).and_then(|it| it.parse().ok());
+    while !line.trim_end().is_empty() {
+        line.clear();
+        if lines.read_line(&mut line)? == 0 {
+            return Err(io::Error::other("the head of the answer does not end"));
+        }
+        let (name, value) = line.split_once(':').unwrap_or_default();
+        if name.eq_ignore_ascii_case("content-length") {
+            expected = value.trim().parse().ok();
+        }
+    }
+    Ok(status.map(|status| (status, expected)))
 }
 
 /// The body of an answer, shown as it is read.
