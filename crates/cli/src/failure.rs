@@ -68,14 +68,6 @@ impl Failure {
         Self { cause, ..self }
     }
 
-    /// A failure to read a line of input: bytes that are no text are refused.
-    pub(crate) fn of_input(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::InvalidData => Self::new(REFUSED, error.to_string()),
-            _ => error.into(),
-        }
-    }
-
     /// The same failure, at line `number` of the input; so many records were `done` (loaded, for one) before it.
     pub(crate) fn at_line(mut self, number: u64, records: u64, done: &str) -> Self {
         let what = self.message;

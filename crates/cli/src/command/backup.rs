@@ -4,11 +4,11 @@ use super::cluster::ask_leader;
 use crate::arguments::{Behind, ClusterBackup, ClusterRestore};
 use crate::ask::{self, Answer, Asked};
 use crate::failure::{Failure, Outcome, REFUSED};
-use crate::input::input;
+use crate::input::{input, lines};
 use crate::json;
 use crate::output::Output;
 use coreplane::UnixMillis;
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
 
 /// Records that are written together.
 const AT_ONCE: usize = 200;
@@ -100,12 +100,9 @@ pub(super) fn restore(restore: &ClusterRestore) -> Outcome {
         return Err(Failure::new(REFUSED, message));
     }
     let (mut group, mut bytes, mut restored) = (Group::default(), 0, 0_u64);
-    for (number, line) in (1_u64..).zip(input.lines()) {
+    for (number, line) in lines(input) {
         let at_line = |failure: Failure| failure.at_line(number, restored, "restored");
-        let line = line.map_err(|error| at_line(Failure::of_input(error)))?;
-        if line.trim().is_empty() {
-            continue;
-        }
+        let line = line.map_err(at_line)?;
         let refused = |what| at_line(Failure::new(REFUSED, what));
         let record = json::parse(&line).map_err(refused)?;
         bytes += line.len();

@@ -6,7 +6,7 @@ use crate::json;
 use crate::message;
 use coreplane::admin::check_key;
 use coreplane::{Entry, UnixMillis, Visibility, WriteOptions};
-use coreplane_engine::StorageEngine;
+use coreplane_engine::{StorageEngine, VALUE_LEN_MAX};
 use serde_json::json;
 use std::io::{self, Read, Write};
 
@@ -43,15 +43,16 @@ pub(crate) fn get(get: &Get) -> Outcome {
 
 pub(crate) fn put(put: Put) -> Outcome {
     let key = put.notation.key(&put.key)?;
+    check_key(&key)?;
     let value = match put.value {
         Some(value) => value.into_bytes(),
         None => {
+            // A longer one is refused by its length.
             let mut value = Vec::new();
-            io::stdin().lock().read_to_end(&mut value)?;
+            io::stdin().lock().take(VALUE_LEN_MAX as u64 + 1).read_to_end(&mut value)?;
             value
         }
     };
-    check_key(&key)?;
     let store = put.pool.open_to_write()?;
     let (engine, key) = (store.engine(), key.as_slice());
     let expires_at = put.ttl.map(|ttl| {

@@ -4,7 +4,7 @@ use crate::arguments::{Dump, Load};
 use crate::ask::{self, Answer, Asked};
 use crate::command::records::each_record;
 use crate::failure::{self, Failure, Outcome};
-use crate::input::input;
+use crate::input::{input, lines};
 use crate::json;
 use crate::output::Output;
 use crate::pool;
@@ -44,13 +44,10 @@ fn load_lines(
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Failure> {
     let mut loaded = 0;
-    for (number, line) in (1_u64..).zip(input.lines()) {
+    for (number, line) in lines(input) {
         let at_line = |failure: Failure| failure.at_line(number, loaded, "loaded");
-        let line = line.map_err(|error| at_line(Failure::of_input(error)))?;
-        progress(line.len() as u64 + 1);
-        if line.trim().is_empty() {
-            continue;
-        }
+        let line = line.map_err(at_line)?;
+        progress(line.len() as u64);
         let refused = |what| at_line(Failure::new(failure::REFUSED, what));
         let record = json::parse(&line).map_err(refused)?;
         let options = WriteOptions { expires_at: record.expires_at, ..WriteOptions::default() };

@@ -420,3 +420,17 @@ fn a_server_for_nobody_is_refused() -> Outcome<()> {
     }
     Ok(())
 }
+
+/// As that of a device, or of a pool that is named by mistake.
+#[test]
+fn input_that_does_not_end_is_refused() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--size", "64MiB"])?;
+    for command in ["put key", "load"] {
+        let script = format!("ulimit -v 2000000; exec \"$0\" {command} --pool \"$1\" < /dev/zero");
+        let output = Command::new("sh").args(["-c", &script, BINARY, &pool.name]).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{command}: {said}");
+    }
+    Ok(())
+}
