@@ -3,6 +3,7 @@
 use crate::choice::Distribution;
 use crate::record::LEN_MIN;
 use crate::{Error, Result, Workload};
+use coreplane_engine::{KEY_LEN_MAX, VALUE_LEN_MAX};
 
 /// How much is done. Two runs of one plan make the same operations.
 ///
@@ -82,6 +83,12 @@ impl Plan {
         if self.key_size < LEN_MIN || self.value_size < LEN_MIN {
             return refuse(format!(
                 "keys of {} and values of {} bytes: both need {LEN_MIN}, for a number and a version",
+                self.key_size, self.value_size
+            ));
+        }
+        if self.key_size > KEY_LEN_MAX || self.value_size > VALUE_LEN_MAX {
+            return refuse(format!(
+                "keys of {} and values of {} bytes: {KEY_LEN_MAX} and {VALUE_LEN_MAX} are the longest",
                 self.key_size, self.value_size
             ));
         }
@@ -187,6 +194,8 @@ mod tests {
             Plan { threads: 0, ..good },
             Plan { key_size: 7, ..good },
             Plan { value_size: 7, ..good },
+            Plan { key_size: KEY_LEN_MAX + 1, ..good },
+            Plan { value_size: usize::MAX, ..good },
             Plan { scan: Some(0), ..good },
         ] {
             assert!(matches!(bad.check(), Err(Error::Plan(_))), "{bad:?}");

@@ -2,6 +2,7 @@
 
 use crate::scrub::PERCENT;
 use crate::terms;
+use clap::builder::RangedU64ValueParser;
 use clap::{Arg, ArgAction, Args, Subcommand, value_parser};
 use coreplane::MediaChoice;
 use coreplane_tio::Policy;
@@ -59,6 +60,10 @@ pub(crate) struct TsGrow {
     pub(crate) size: u64,
 }
 
+fn count() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new()
+}
+
 /// How HTTP is served.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Http {
@@ -69,7 +74,7 @@ pub(crate) struct Http {
     #[arg(long, default_value_t = 2, value_name = "COUNT")]
     pub(crate) http_threads: usize,
     /// Connections of HTTP at a time.
-    #[arg(long, default_value_t = 4096, value_name = "COUNT")]
+    #[arg(long, default_value_t = 4096, value_parser = count().range(1..), value_name = "COUNT")]
     pub(crate) http_connections_max: usize,
     /// Bytes of a body of HTTP, before and after it is unpacked.
     #[arg(long, default_value = "25000000", value_parser = terms::some, value_name = "SIZE")]
@@ -78,7 +83,7 @@ pub(crate) struct Http {
     #[arg(long, default_value = "512MiB", value_parser = terms::some, value_name = "SIZE")]
     pub(crate) http_memory_max: u64,
     /// Queries at a time; others wait for some seconds.
-    #[arg(long, default_value_t = 4, value_name = "COUNT")]
+    #[arg(long, default_value_t = 4, value_parser = count().range(1..=65_536), value_name = "COUNT")]
     pub(crate) http_queries_max: usize,
     /// How long a query may take.
     #[arg(long, default_value = "60s", value_parser = terms::duration, value_name = "TIME")]

@@ -118,8 +118,8 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     let records = Step::plans(steps, plan).map(|(step, plan)| plan.records_after(step.workload));
     let records = records.max().unwrap_or(0);
     // Each record with its header; twice, so that cleaning does not dominate the measurement.
-    let data = records * (plan.key_size + plan.value_size + 48) as u64;
-    let size = bench.size.unwrap_or(data * 2 + (256 << 20));
+    let data = records.saturating_mul(2 * (plan.key_size + plan.value_size + 48) as u64);
+    let size = bench.size.unwrap_or(data.saturating_add(256 << 20));
     let path = bench.pool.path();
     let is_there = path.exists();
     let store = opened(bench, |config| {

@@ -126,6 +126,9 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
     refuse_options(serve)?;
     let id = serve.cluster.cluster_id.unwrap_or_default();
     let mut peers: BTreeMap<u64, _> = serve.cluster.cluster_peers.iter().copied().collect();
+    if peers.len() < serve.cluster.cluster_peers.len() {
+        return Err(Failure::new(USAGE, "a node is in --cluster-peers twice"));
+    }
     let Some(listen) = peers.remove(&id) else {
         let message =
             format!("node {id} is not one of --cluster-peers, which tell where it is reached");

@@ -350,6 +350,21 @@ fn options_that_would_not_be_heeded_are_refused() -> Outcome<()> {
     ] {
         pool.says(64, &["--http-port"], &[&serve[..], option].concat())?;
     }
+    let series = ["ts", "serve", "--http-port", port];
+    let huge = &usize::MAX.to_string()[..];
+    for (option, number) in [
+        ("--http-queries-max", huge),
+        ("--http-queries-max", "0"),
+        ("--http-connections-max", "0"),
+    ] {
+        pool.says(64, &[option], &[&series[..], &[option, number]].concat())?;
+    }
+    let bench = ["bench", "--records", "1"];
+    for option in ["--key-size", "--value-size"] {
+        pool.says(3, &["the longest"], &[&bench[..], &[option, huge]].concat())?;
+    }
+    let peers = ["--cluster-id", "1", "--cluster-peers", "1=127.0.0.1:1,2=127.0.0.1:2,2=127.0.0.1:3"];
+    pool.says(64, &["twice"], &[&serve[..], &peers].concat())?;
     for option in [
         &["--replica-map", "wal"][..],
         &["--cluster-tick", "10ms"],
@@ -361,7 +376,7 @@ fn options_that_would_not_be_heeded_are_refused() -> Outcome<()> {
     // Servers answer with one line, and an export is no JSON.
     let commands: [&[&str]; 4] = [
         &serve,
-        &["ts", "serve", "--http-port", port],
+        &series,
         &["nbd", "serve", "--port", port],
         &["ts", "export"],
     ];
