@@ -42,7 +42,16 @@ fn failure_of(error: &Error, path: &Path) -> Failure {
 
 fn open(pool: &NbdPool) -> Result<Disk, Failure> {
     let options = Options { media: pool.media.clone(), ..Options::default() };
-    Disk::open(&pool.pool, &options).map_err(|error| failure_of(&error, &pool.pool))
+    opened(Disk::open(&pool.pool, &options), &pool.pool)
+}
+
+/// Whoever opens a disk tells at once which flushed writes are lost: no later open finds them any more.
+fn opened(disk: coreplane_tio::Result<Disk>, path: &Path) -> Result<Disk, Failure> {
+    let disk = disk.map_err(|error| failure_of(&error, path))?;
+    if disk.unnamed() > 0 {
+        message::tell(of_unnamed(disk.unnamed()));
+    }
+    Ok(disk)
 }
 
 fn open_or_create(serve: &NbdServe) -> Result<Disk, Failure> {
@@ -65,7 +74,7 @@ fn open_or_create(serve: &NbdServe) -> Result<Disk, Failure> {
         true => Disk::open(path, &options),
         false => Disk::create(path, &options),
     };
-    disk.map_err(|error| failure_of(&error, path))
+    opened(disk, path)
 }
 
 fn config(serve: &NbdServe, description: String) -> Config {
@@ -96,7 +105,6 @@ fn serve(serve: &NbdServe) -> Outcome {
     // No disk is created for a server that cannot run.
     let sockets = Sockets::bind(&config(serve, String::new())).map_err(refused)?;
     let disk = Arc::new(open_or_create(serve)?);
-    warn_of_unnamed(&disk);
     let name = disk.medium().map_or_else(Default::default, |medium| medium.name);
     let loses = disk.power_cut_loses();
     if disk.sector_len() < coreplane_nbd::SECTOR {
@@ -150,13 +158,6 @@ fn of_unnamed(count: u64) -> String {
     )
 }
 
-/// At once: no later open finds it any more.
-fn warn_of_unnamed(disk: &Disk) {
-    if disk.unnamed() > 0 {
-        message::tell(of_unnamed(disk.unnamed()));
-    }
-}
-
 /// For an operator: see [`coreplane_tio::Findings::unreadable_maps`].
 fn of_unreadable_map(sectors: &Range<u64>) -> String {
     format!(
@@ -174,10 +175,7 @@ fn verify(NbdVerify { pool, json }: &NbdVerify) -> Outcome {
         bar.show(coreplane::admin::Progress { stage: "verify", done, total });
     });
     drop(bar);
-    let found = found.map_err(|error| {
-        warn_of_unnamed(&disk);
-        failure_of(&error, &pool.pool)
-    })?;
+    let found = found.map_err(|error| failure_of(&error, &pool.pool))?;
     let (sectors, damaged, names) = (found.sectors, &found.damaged, &found.names);
     let mut out = io::stdout().lock();
     if *json {
@@ -215,7 +213,6 @@ fn verify(NbdVerify { pool, json }: &NbdVerify) -> Outcome {
 fn grow(grow: &NbdGrow) -> Outcome {
     let NbdPool { pool, media } = &grow.pool;
     let disk = open(&grow.pool)?;
-    warn_of_unnamed(&disk);
     disk.grow(media, grow.size).map_err(|error| failure_of(&error, pool))?;
     let disk = open(&grow.pool)?;
     if grow.json {

@@ -9,6 +9,7 @@ use crate::session;
 use crate::session::{Outcome, Served, expect, text};
 use coreplane_tio::{Options, Source, Tio};
 use std::io::Write;
+use std::process::{Command, Stdio};
 
 const MIB: usize = 1 << 20;
 
@@ -235,7 +236,7 @@ assert disk.pread(4096, (200 << 20) - 4096) == b'more' * 1024";
 
 /// The entry of a flushed write is damaged after a kill: whoever opens the disk first tells, since nobody can later.
 #[test]
-fn a_growth_that_opens_a_disk_first_tells_what_is_lost() -> Outcome<()> {
+fn whoever_opens_a_disk_first_tells_what_is_lost() -> Outcome<()> {
     let place = Place::on_disk()?;
     let (alive, killed) = (place.path("alive"), place.pool("killed")?);
     let media = "file".parse()?;
@@ -258,6 +259,14 @@ fn a_growth_that_opens_a_disk_first_tells_what_is_lost() -> Outcome<()> {
         let (_, said) = killed.ask(&["nbd", "verify", "--media", "file"], b"")?;
         assert!(!said.contains(lost), "{said}");
     }
+    // Before the disk is read, which may take hours.
+    std::fs::write(&killed.path, &bytes)?;
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_coreplane"));
+    verify.args(["nbd", "verify", "--media", "file", "--pool", &killed.name]);
+    let (_, nobody) = std::io::pipe()?;
+    let output = verify.stdout(nobody).stderr(Stdio::piped()).spawn()?.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(5) && said.contains(lost), "{said}");
     Ok(())
 }
 
