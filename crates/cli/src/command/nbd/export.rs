@@ -5,19 +5,16 @@ use coreplane_nbd::{Errno, Extent, FlushDone, Request};
 use coreplane_tio::{Disk, Error, Source, Tio};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// A disk, and a thread that waits for its syncs.
 #[derive(Debug)]
 pub(super) struct DiskExport {
     disk: Arc<Disk>,
-    flushes: Mutex<Option<Sender<FlushDone>>>,
+    /// None at the end.
+    flushes: Option<Sender<FlushDone>>,
     thread: Option<JoinHandle<()>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn errno_of(error: &Error) -> Errno {
@@ -45,8 +42,7 @@ impl DiskExport {
         let flushed = Arc::clone(&disk);
         let thread = std::thread::Builder::new().name("coreplane-flush".to_owned());
         let thread = thread.spawn(move || flush_for(&flushed, &receiver))?;
-        let flushes = Mutex::new(Some(sender));
-        Ok(Self { disk, flushes, thread: Some(thread) })
+        Ok(Self { disk, flushes: Some(sender), thread: Some(thread) })
     }
 }
 
@@ -88,7 +84,7 @@ impl nbd::Disk for DiskExport {
             return done(self.disk.flush().map_err(|error| errno_of(&error)));
         }
         // If it cannot be sent, `done` is dropped, which reports an error.
-        let _sent = lock(&self.flushes).as_ref().map(|sender| sender.send(done).is_ok());
+        let _sent = self.flushes.as_ref().map(|sender| sender.send(done).is_ok());
     }
 
     fn status(
@@ -114,7 +110,7 @@ impl nbd::Disk for DiskExport {
 
 impl Drop for DiskExport {
     fn drop(&mut self) {
-        lock(&self.flushes).take();
+        drop(self.flushes.take());
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join().is_ok();
         }
