@@ -243,16 +243,11 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         io::stdout().flush()?;
         let time = Duration::from_millis(bench.then_ms);
         let report = overwrite_for(&**store.engine(), plan, time)?;
-        let mut out = io::stdout().lock();
-        if bench.pool.json {
-            write_report(&mut out, bench, &report)?;
-        } else {
-            let OverwriteReport { puts_per_s, max_ns, refused_puts, .. } = report;
-            writeln!(
-                out,
-                "afterwards       puts {puts_per_s:.0}/s  max {max_ns} ns  refused {refused_puts}"
-            )?;
-        }
+        let OverwriteReport { puts_per_s, max_ns, refused_puts, .. } = report;
+        let line = format!(
+            "afterwards       puts {puts_per_s:.0}/s  max {max_ns} ns  refused {refused_puts}"
+        );
+        show_report(bench, &report, &line)?;
     }
     Ok(store.close()?)
 }
@@ -318,6 +313,15 @@ fn write_report(
     let mut line = serde_json::to_value(report)?;
     line["check_reads"] = (!bench.no_check_reads).into();
     json::write_line(out, &line)
+}
+
+/// Shows a report: as JSON, or as this line.
+fn show_report(bench: &Bench, report: &impl Serialize, line: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if bench.pool.json {
+        return write_report(&mut out, bench, report);
+    }
+    Ok(writeln!(out, "{line}")?)
 }
 
 /// Writes a line for a phase.

@@ -1,11 +1,10 @@
 //! Gets of matrices whose devices stall.
 
-use super::write_report;
+use super::show_report;
 use crate::arguments::Bench;
 use crate::failure::Failure;
 use coreplane::Prototype;
 use coreplane_bench::{Plan, competition};
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Without competition and with it, each on a matrix of its own beside the pool.
@@ -16,13 +15,7 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         name.push(format!(".{prototype}-{}", std::process::id()));
         let (place, checks) = (PathBuf::from(name), !bench.no_check_reads);
         let report = competition(&place, plan, &bench.jitter, prototype, checks)?;
-        let mut out = io::stdout().lock();
-        if bench.pool.json {
-            write_report(&mut out, bench, &report)?;
-            continue;
-        }
-        writeln!(
-            out,
+        let line = format!(
             "{:<16} {:<10} {:>8.0} gets/s   mean {:>9.0} ns  p50 {:>8} ns  p99 {:>9} ns  p99.9 {:>9} \
              ns   late {}  hedges {}  too late {}  not begun {}   woken late by p99.9 {} ns, max {} ns   \
              others had {}, {} was stolen   all stalled {:.3} %",
@@ -42,7 +35,8 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
             percent(report.others),
             percent(report.stolen),
             100.0 * report.all_stalled,
-        )?;
+        );
+        show_report(bench, &report, &line)?;
     }
     Ok(())
 }

@@ -1,12 +1,10 @@
 //! The measurements of the maps of NVM-Raft, for any engine: `commits`, `turnover`, `interference`.
 
 use super::scratch::Scratch;
-use super::write_report;
+use super::show_report;
 use crate::arguments::Bench;
 use crate::failure::Failure;
 use coreplane_bench::{Plan, load_until_full, run_commits, run_interference, run_turnover};
-use serde::Serialize;
-use std::io::{self, Write};
 
 /// Inserts, reads and deletes that share commits.
 pub(super) fn commits(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
@@ -24,7 +22,7 @@ pub(super) fn commits(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         report.fences_per_write,
         report.flushes_per_write,
     );
-    show(bench, &report, &line)
+    show_report(bench, &report, &line)
 }
 
 /// Overwrites of every record.
@@ -44,7 +42,7 @@ pub(super) fn turnover(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         report.flushed_per_put,
         report.refused_puts,
     );
-    show(bench, &report, &line)
+    show_report(bench, &report, &line)
 }
 
 /// Puts alone, and beside the cleaner and a snapshot that is read.
@@ -71,15 +69,7 @@ pub(super) fn interference(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
             report.pages_cleaned,
             report.snapshots,
         );
-        show(bench, &report, &line)?;
+        show_report(bench, &report, &line)?;
     }
     Ok(())
-}
-
-fn show(bench: &Bench, report: &impl Serialize, line: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    if bench.pool.json {
-        return write_report(&mut out, bench, report);
-    }
-    Ok(writeln!(out, "{line}")?)
 }

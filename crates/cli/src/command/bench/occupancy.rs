@@ -1,11 +1,10 @@
 //! Overwrites in pools of rising occupancy.
 
 use super::scratch::Scratch;
-use super::write_report;
+use super::show_report;
 use crate::arguments::Bench;
 use crate::failure::Failure;
 use coreplane_bench::{Plan, load_until_full, overwrite_share};
-use std::io::{self, Write};
 
 /// Uses pools of its own beside the pool: a line for each share.
 pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
@@ -19,13 +18,7 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
             let loaded = load_until_full(engine, plan, records)?;
             overwrite_share(engine, plan, (*percent, loaded), bench.sweep.overwrite_ms)
         })?;
-        let mut out = io::stdout().lock();
-        if bench.pool.json {
-            write_report(&mut out, bench, &report)?;
-            continue;
-        }
-        writeln!(
-            out,
+        let line = format!(
             "{:>3} %  {:>10} records, {:.2} bytes for each of theirs   puts {:>9.0}/s  p50 {:>6} ns  p99.9 {:>9} ns  \
              max {:>11} ns   over 20 ms {}  refused {}",
             report.percent,
@@ -37,7 +30,8 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
             report.max_ns,
             report.long_puts,
             report.refused_puts,
-        )?;
+        );
+        show_report(bench, &report, &line)?;
     }
     Ok(())
 }
