@@ -108,38 +108,59 @@ pub(crate) struct Http {
     pub(crate) opentsdb_strings_as_numbers: bool,
 }
 
+/// A store that is served. An option has `ts-` before its name, as it is beside records.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SeriesStore {
+    /// Queue sets of a store of time series that is made, each with a pool of its own.
+    #[arg(long, default_value_t = 4, value_name = "COUNT")]
+    pub(crate) ts_sets: u32,
+    /// Bytes of each pool of time series that is made, for example 4GiB. All of it is allocated then, so that nothing
+    /// can run out later.
+    #[arg(long, default_value = "1GiB", value_parser = terms::size, value_name = "SIZE")]
+    pub(crate) ts_size: u64,
+    /// How the queue set of a new device is chosen: rate (the least sum of rates), paper (the highest mean interval), pid (the
+    /// number of the device), hash.
+    #[arg(long, default_value = "rate", value_name = "POLICY")]
+    pub(crate) ts_balance: Policy,
+    /// The tag that states the sampling interval of a device, as 10ms [default: none; it is measured].
+    #[arg(long, value_name = "KEY")]
+    pub(crate) ts_interval_tag: Option<String>,
+    /// Series that there may be.
+    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
+    pub(crate) ts_series_max: u64,
+    /// Bytes of DRAM that names may take: those of series, tags and fields.
+    #[arg(long, default_value = "1GiB", value_parser = terms::size, value_name = "SIZE")]
+    pub(crate) ts_names_memory_max: u64,
+    /// Hundredths of a core that the scrub takes at most, which reads all that is sealed, and says what is damaged; 0: no
+    /// scrub.
+    #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100), value_name = "PERCENT")]
+    pub(crate) ts_scrub_percent: u8,
+    /// Threads that read for a query of many series; 0: as many as there are cores.
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
+    pub(crate) ts_query_threads: usize,
+    /// Bytes of DRAM that last values may take, which are kept once they were asked for; 0: none are kept.
+    #[arg(long, default_value = "128MiB", value_parser = terms::size, value_name = "SIZE")]
+    pub(crate) ts_last_memory_max: u64,
+}
+
+/// Where nothing else is served, an option has a name without `ts-` as well.
+fn plain(option: Arg) -> Arg {
+    let Some(("", name)) = option.get_long().and_then(|long| long.split_once("ts-")) else {
+        return option;
+    };
+    // Names live as long as the process.
+    let name: &'static str = name.to_owned().leak();
+    let long: &'static str = format!("ts-{name}").leak();
+    option.long(name).alias(long)
+}
+
 #[derive(Debug, Args)]
+#[command(mut_args(plain))]
 pub(crate) struct TsServe {
     #[command(flatten)]
     pub(crate) pool: TsPool,
-    /// Queue sets of a store that is made, each with a pool of its own.
-    #[arg(long, default_value_t = 4, value_name = "COUNT")]
-    pub(crate) sets: u32,
-    /// Bytes of each pool that is made, for example 4GiB. All of it is allocated then, so that nothing can run out later.
-    #[arg(long, default_value = "1GiB", value_parser = terms::size)]
-    pub(crate) size: u64,
-    /// How the queue set of a new device is chosen: rate (the least sum of rates), paper (the highest mean interval), pid (the
-    /// number of the device), hash.
-    #[arg(long, default_value = "rate")]
-    pub(crate) balance: Policy,
-    /// The tag that states the sampling interval of a device, as 10ms [default: none; it is measured].
-    #[arg(long, value_name = "KEY")]
-    pub(crate) interval_tag: Option<String>,
-    /// Series that there may be.
-    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
-    pub(crate) series_max: u64,
-    /// Bytes of DRAM that names may take: those of series, tags and fields.
-    #[arg(long, default_value = "1GiB", value_parser = terms::size, value_name = "SIZE")]
-    pub(crate) names_memory_max: u64,
-    /// Hundredths of a core that the scrub takes at most, which reads all that is sealed, and says what is damaged; 0: no scrub.
-    #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
-    pub(crate) scrub_percent: u8,
-    /// Threads that read for a query of many series; 0: as many as there are cores.
-    #[arg(long, visible_alias = "ts-query-threads", default_value_t = 0, value_name = "COUNT")]
-    pub(crate) query_threads: usize,
-    /// Bytes of DRAM that last values may take, which are kept once they were asked for; 0: none are kept.
-    #[arg(long, default_value = "128MiB", value_parser = terms::size, value_name = "SIZE")]
-    pub(crate) last_memory_max: u64,
+    #[command(flatten)]
+    pub(crate) store: SeriesStore,
     /// The TCP port of HTTP; 0 for any free one.
     #[arg(long, default_value_t = 8086)]
     pub(crate) http_port: u16,
@@ -165,33 +186,8 @@ pub(crate) struct SeriesBeside {
     /// The directory of the pools of time series [default: that of --pool, with .ts behind it].
     #[arg(long, value_name = "DIR")]
     pub(crate) ts_pool: Option<PathBuf>,
-    /// Queue sets of time series that are made, each with a pool of its own.
-    #[arg(long, default_value_t = 4, value_name = "COUNT")]
-    pub(crate) ts_sets: u32,
-    /// Bytes of each pool of time series that is made.
-    #[arg(long, default_value = "1GiB", value_parser = terms::size, value_name = "SIZE")]
-    pub(crate) ts_size: u64,
-    /// How the queue set of a new device is chosen: rate, paper, pid, hash (`ts serve --help` has them).
-    #[arg(long, default_value = "rate", value_name = "POLICY")]
-    pub(crate) ts_balance: Policy,
-    /// The tag that states the sampling interval of a device.
-    #[arg(long, value_name = "KEY")]
-    pub(crate) ts_interval_tag: Option<String>,
-    /// Series that there may be.
-    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
-    pub(crate) ts_series_max: u64,
-    /// Bytes of DRAM that names may take: those of series, tags and fields.
-    #[arg(long, default_value = "1GiB", value_parser = terms::size, value_name = "SIZE")]
-    pub(crate) ts_names_memory_max: u64,
-    /// Hundredths of a core that the scrub of time series takes at most; 0: no scrub.
-    #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
-    pub(crate) ts_scrub_percent: u8,
-    /// Threads that read for a query of many series; 0: as many as there are cores.
-    #[arg(long, default_value_t = 0, value_name = "COUNT")]
-    pub(crate) ts_query_threads: usize,
-    /// Bytes of DRAM that last values of series may take, which are kept once they were asked for; 0: none are kept.
-    #[arg(long, default_value = "128MiB", value_parser = terms::size, value_name = "SIZE")]
-    pub(crate) ts_last_memory_max: u64,
+    #[command(flatten)]
+    pub(crate) store: SeriesStore,
 }
 
 /// The options of time series have no effect without the port on which they are served.

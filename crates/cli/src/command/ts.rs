@@ -166,21 +166,21 @@ fn start(
     listeners: Option<Vec<TcpListener>>,
     beside: u32,
 ) -> Result<Served, Failure> {
-    let (path, http) = (&serve.pool.pool, &serve.http);
+    let (path, http, own) = (&serve.pool.pool, &serve.http, &serve.store);
     // No store is created for a server that cannot run.
     let listeners = match listeners {
         Some(listeners) => listeners,
         None => coreplane_http::listen(&http.http_bind, serve.http_port).map_err(refused)?,
     };
     let options = Options {
-        sets: serve.sets,
-        size: serve.size,
+        sets: own.ts_sets,
+        size: own.ts_size,
         media: serve.pool.media.clone(),
-        policy: serve.balance,
-        interval_tag: serve.interval_tag.clone(),
-        series_max: serve.series_max,
-        names_bytes: serve.names_memory_max,
-        last_bytes: serve.last_memory_max,
+        policy: own.ts_balance,
+        interval_tag: own.ts_interval_tag.clone(),
+        series_max: own.ts_series_max,
+        names_bytes: own.ts_names_memory_max,
+        last_bytes: own.ts_last_memory_max,
         ..Options::default()
     };
     if !is_there(path, &options.media)? {
@@ -201,7 +201,7 @@ fn start(
         queries_max: http.http_queries_max,
         query_time_max: http.http_query_time_max,
         query_bytes_max: size(http.http_query_memory_max),
-        query_threads: serve.query_threads,
+        query_threads: own.ts_query_threads,
         rows_max: http.http_rows_max,
         idle_timeout: http.http_timeout,
         user: http.http_user.clone(),
@@ -214,7 +214,7 @@ fn start(
     let server = Server::start(listeners, Arc::clone(&store), options).map_err(refused)?;
     let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
     let addresses = addresses.join(" and ");
-    let scrub = scrub::begin(&store, path, serve.scrub_percent)?;
+    let scrub = scrub::begin(&store, path, own.ts_scrub_percent)?;
     let path = path.clone();
     Ok(Served { server: Some(server), scrub, store, path, addresses, room_beside })
 }
@@ -240,15 +240,7 @@ pub(crate) fn beside(
     });
     let own = TsServe {
         pool: TsPool { pool: path, media: serve.pool.media.clone() },
-        sets: series.ts_sets,
-        size: series.ts_size,
-        balance: series.ts_balance,
-        interval_tag: series.ts_interval_tag.clone(),
-        series_max: series.ts_series_max,
-        names_memory_max: series.ts_names_memory_max,
-        scrub_percent: series.ts_scrub_percent,
-        query_threads: series.ts_query_threads,
-        last_memory_max: series.ts_last_memory_max,
+        store: series.store.clone(),
         http_port: port,
         requirepass_file: serve.requirepass_file.clone(),
         no_protected_mode: serve.no_protected_mode,
