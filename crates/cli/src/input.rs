@@ -21,7 +21,9 @@ pub(crate) fn input(path: Option<&Path>) -> Result<(Box<dyn BufRead>, u64), Fail
 }
 
 /// The lines of records in an input, with their numbers; those without any are left out.
-pub(crate) fn lines(mut input: impl BufRead) -> impl Iterator<Item = (u64, Result<String, Failure>)> {
+pub(crate) fn lines(
+    mut input: impl BufRead,
+) -> impl Iterator<Item = (u64, Result<String, Failure>)> {
     let all = std::iter::from_fn(move || line(&mut input, LINE_MAX).transpose());
     let is_blank = |line: &Result<String, _>| line.as_ref().is_ok_and(|it| it.trim().is_empty());
     (1..).zip(all).filter(move |(_, line)| !is_blank(line))

@@ -81,7 +81,7 @@ impl Numbers {
 
 #[test]
 fn mutations_harm_nobody() {
-    const SEEDS: u64 = 6000;
+    const SEEDS: u64 = 3000;
     let recorded: Vec<Vec<u8>> = Recorded::all().iter().map(Recorded::client).collect();
     for seed in 1..=SEEDS {
         let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -105,24 +105,6 @@ fn mutations_harm_nobody() {
                     bytes.splice(at..end, word.iter().copied());
                 }
             }
-        }
-        provoke(&bytes);
-    }
-}
-
-#[test]
-fn requests_of_odd_numbers_harm_nobody() {
-    const SEEDS: u64 = 4000;
-    for seed in 1..=SEEDS {
-        let mut numbers = Numbers(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        let mut bytes = handshake("", seed % 2 == 0);
-        for cookie in 0..numbers.below(100) as u64 {
-            let command = numbers.below(9) as u16;
-            let flags = if numbers.below(4) == 0 { numbers.odd() as u16 } else { 0 };
-            // Writes with a length are rare, since their bytes would be the other requests.
-            let is_write = command == WRITE && numbers.below(20) > 0;
-            let len = if is_write { 0 } else { numbers.odd() as u32 };
-            bytes.extend(head(command, flags, cookie, numbers.odd(), len));
         }
         provoke(&bytes);
     }

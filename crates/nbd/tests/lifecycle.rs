@@ -225,7 +225,7 @@ fn connections_are_bounded() {
 
 #[test]
 fn a_handshake_has_its_time() {
-    let handshake_timeout = Duration::from_secs(4);
+    let handshake_timeout = Duration::from_secs(2);
     let (_disk, server) = start(Config { handshake_timeout, ..Config::new(NAME) });
     let mut silent = server.connect();
     let mut slow = server.connect();

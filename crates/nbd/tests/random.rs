@@ -34,6 +34,12 @@ impl Numbers {
         let (a, b) = (edge(self), edge(self));
         (a.min(b), a.max(b))
     }
+
+    /// A number at or next to a limit.
+    fn odd(&mut self) -> u64 {
+        let edges = [0, 1, 511, 512, 4096, 65_535, 65_536, 1 << 25, 1 << 26, 1 << 32, u64::MAX];
+        edges[self.below(edges.len())].wrapping_add(self.below(3) as u64).wrapping_sub(1)
+    }
 }
 
 /// The expected results by cookie: the error, and the bytes read.
@@ -44,15 +50,20 @@ fn requests(numbers: &mut Numbers, most: usize, model: &mut [u8]) -> (Vec<u8>, E
     let (mut bytes, mut expected) = (Vec::new(), Expected::new());
     for cookie in 0..numbers.below(most) as u64 {
         let (begin, end) = numbers.range();
-        let (offset, len) = (begin as u64, (end - begin) as u32);
+        let (mut offset, mut len) = (begin as u64, (end - begin) as u32);
         let command = [0, 0, 0, 1, 1, 1, 3, 4, 5, 6, 7, 9][numbers.below(12)];
         let flags = if command == READ { 0 } else { numbers.below(2) as u16 };
-        bytes.extend(head(command, flags, cookie, offset, len));
         let data = vec![numbers.below(256) as u8; end - begin];
+        if command != wire::WRITE && numbers.below(4) == 0 {
+            (offset, len) = (numbers.odd(), numbers.odd() as u32);
+        }
+        bytes.extend(head(command, flags, cookie, offset, len));
         if command == wire::WRITE {
             bytes.extend(&data);
         }
-        let is_outside = end > model.len();
+        let end = offset.saturating_add(len.into());
+        let is_outside = end > model.len() as u64;
+        let (begin, end) = (offset as usize, end as usize);
         let (mut error, mut found) = (0, Vec::new());
         match command {
             wire::FLUSH => {}

@@ -2,6 +2,7 @@
 
 use crate::pool::{Place, Pool};
 use crate::session::Outcome;
+use coreplane_tio::{Disk, Options};
 use std::io::{self, BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -148,7 +149,8 @@ fn time_series_leave_descriptors_to_those_who_are_refused_and_to_redis_clients()
     let last = clients.pop().ok_or("no client")?;
     assert!(answer(last, b"")?.starts_with(b"HTTP/1."));
     drop(server);
-    let (pool, size) = (place.pool("pool")?, ["--size", "64MiB", "--ts-size", "32MiB", "--ts-sets", "1"]);
+    let (pool, size) =
+        (place.pool("pool")?, ["--size", "64MiB", "--ts-size", "32MiB", "--ts-sets", "1"]);
     let command = "serve --port 0 --http-port 0";
     let mut server = Server::start_as(command, few, &pool, &[&size[..], &most].concat())?;
     let line = server.wait_until_ready()?;

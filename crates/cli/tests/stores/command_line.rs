@@ -352,18 +352,17 @@ fn options_that_would_not_be_heeded_are_refused() -> Outcome<()> {
     }
     let series = ["ts", "serve", "--http-port", port];
     let huge = &usize::MAX.to_string()[..];
-    for (option, number) in [
-        ("--http-queries-max", huge),
-        ("--http-queries-max", "0"),
-        ("--http-connections-max", "0"),
-    ] {
+    for (option, number) in
+        [("--http-queries-max", huge), ("--http-queries-max", "0"), ("--http-connections-max", "0")]
+    {
         pool.says(64, &[option], &[&series[..], &[option, number]].concat())?;
     }
     let bench = ["bench", "--records", "1"];
     for option in ["--key-size", "--value-size"] {
         pool.says(3, &["the longest"], &[&bench[..], &[option, huge]].concat())?;
     }
-    let peers = ["--cluster-id", "1", "--cluster-peers", "1=127.0.0.1:1,2=127.0.0.1:2,2=127.0.0.1:3"];
+    let peers =
+        ["--cluster-id", "1", "--cluster-peers", "1=127.0.0.1:1,2=127.0.0.1:2,2=127.0.0.1:3"];
     pool.says(64, &["twice"], &[&serve[..], &peers].concat())?;
     for option in [
         &["--replica-map", "wal"][..],
@@ -374,12 +373,8 @@ fn options_that_would_not_be_heeded_are_refused() -> Outcome<()> {
         pool.says(64, &["--cluster-id"], &[&serve[..], option].concat())?;
     }
     // Servers answer with one line, and an export is no JSON.
-    let commands: [&[&str]; 4] = [
-        &serve,
-        &series,
-        &["nbd", "serve", "--port", port],
-        &["ts", "export"],
-    ];
+    let commands: [&[&str]; 4] =
+        [&serve, &series, &["nbd", "serve", "--port", port], &["ts", "export"]];
     for command in commands {
         pool.says(64, &["'--json'"], &[command, &["--json"]].concat())?;
     }

@@ -4,8 +4,8 @@ use coreplane_nbd as nbd;
 use coreplane_nbd::{Errno, Extent, FlushDone, Request};
 use coreplane_tio::{Disk, Error, Source, Tio};
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 /// A disk, and a thread that waits for its syncs.
