@@ -13,7 +13,7 @@ use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
 
 /// The position where an iteration goes on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     From {
         key: Box<[u8]>,

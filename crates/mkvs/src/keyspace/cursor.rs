@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 /// Where an iteration continues: a group, the index of a device among all that have ever come to the group,
 /// and the cursor of that device's engine.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     group: usize,
     device: Option<u32>,

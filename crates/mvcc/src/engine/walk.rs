@@ -47,7 +47,7 @@ pub(super) enum Place {
 }
 
 /// The place that an iteration has reached.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Reached {
     key: Box<[u8]>,
     /// The offset of the first damage that it has passed over, and its error.
