@@ -6,7 +6,6 @@ mod headers;
 mod holes;
 #[path = "../../tests/kill/mod.rs"]
 mod kill;
-mod large;
 mod pages;
 mod reindex;
 mod sparse;

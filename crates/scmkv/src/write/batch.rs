@@ -57,16 +57,11 @@ impl Writer {
         };
         self.check_sequence(options.sequence)?;
         let mut log = self.my_log()?;
-        let mut members = self.members(&mut log, batch, options.sequence, order)?;
-        if members.is_empty() {
-            let sequence = self.version_base();
-            return Ok(Written { sequence, ticket: Ticket::DURABLE, replaced: false });
-        }
-        let written = self.apply_members(&mut log, &mut members, order);
+        let members = self.members(&mut log, batch, options.sequence, order);
+        let written = members.and_then(|it| self.apply_members(&mut log, it, order));
         log.give_back(self);
         drop(log);
         let written = written?;
-        self.counters.add(Count::Batches, 1);
         if options.completion == Completion::Wait && !written.ticket.is_durable() {
             self.wait_durable(&Horizon::from(written.ticket))?;
             return Ok(Written { ticket: Ticket::DURABLE, ..written });
@@ -78,17 +73,24 @@ impl Writer {
     fn apply_members(
         &self,
         log: &mut Log,
-        members: &mut [Member<'_>],
+        mut members: Vec<Member<'_>>,
         order: Order,
     ) -> Result<Written> {
+        if members.is_empty() {
+            let sequence = self.version_base();
+            return Ok(Written { sequence, ticket: Ticket::DURABLE, replaced: false });
+        }
         let deletes = members.iter().all(Member::is_delete);
         let mut demand = if deletes { Demand::Reserve } else { Demand::Overwrite };
         loop {
             // Each time, since cleaning for a split may have sealed the page in which there was
             // room.
-            self.make_room_for(log, members, demand)?;
-            match self.attempt_batch(log, members, (order, demand))? {
-                Attempt::Done(written) => return Ok(written),
+            self.make_room_for(log, &members, demand)?;
+            match self.attempt_batch(log, &mut members, (order, demand))? {
+                Attempt::Done(written) => {
+                    self.counters.add(Count::Batches, 1);
+                    return Ok(written);
+                }
                 Attempt::NeedSplits(full) => {
                     for (leaf, place) in full.into_values() {
                         self.split(leaf, place, SplitPages::ByCleaning(log))?;
@@ -223,7 +225,7 @@ impl Writer {
     }
 
     /// Opens the next of the pages that were set aside, if the open one has no room.
-    fn open_page_aside(&self, log: &mut Log, len: usize, demand: Demand) -> Result<()> {
+    pub(super) fn open_page_aside(&self, log: &mut Log, len: usize, demand: Demand) -> Result<()> {
         if log.make_room(self, len, self.reserve(demand))? {
             return Ok(());
         }

@@ -24,7 +24,6 @@ use crate::table::demand::Demand;
 use crate::table::index::GroupLock;
 use crate::table::log::{Appended, Log, Order};
 use crate::table::look::{Standing, Write};
-use crate::table::overflow::Overflow;
 use ahead::Put;
 use coreplane_engine::{
     Beside, Brief, Completion, Horizon, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
@@ -32,6 +31,7 @@ use coreplane_engine::{
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Expiries, Header, Kind, View};
+use overflow::Large;
 use std::borrow::Cow;
 use std::ops::Deref;
 
@@ -64,45 +64,14 @@ pub(crate) enum Plan<'v> {
 pub(crate) type Decide<'d, 'v> =
     &'d mut dyn FnMut(&Reader, &Guard, Option<&View<'_>>) -> Result<Plan<'v>>;
 
-/// What a decision rests on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RestsOn {
-    /// On the live record.
-    Old,
-    Nothing,
-}
-
-/// A large value that was decided on: its overflow records are in the log, its own record not yet.
-/// It is valid as long as the key has not been written since: the decision is not made twice. If
-/// the decision rests on nothing, it is valid in any case: otherwise the value would be rewritten
-/// after each other write of the key, and never be done beside a key that is written to all the
-/// time.
-struct Prepared<'s> {
-    overflow: Overflow<'s>,
-    plan: LargePut,
-}
-
-impl Prepared<'_> {
-    /// True if it is to be written when the live record has this version.
-    fn is_for(&self, seen: Option<u64>, rests_on: RestsOn) -> bool {
-        rests_on == RestsOn::Nothing || self.plan.seen == seen
-    }
-}
-
-struct LargePut {
-    /// The version of the live record on which the decision was made.
-    seen: Option<u64>,
-    expires_at: Option<UnixMillis>,
-}
-
-enum Attempt {
+enum Attempt<'k> {
     Done(Outcome),
     /// The log needs room for a record of this length.
     NeedRoom(usize, Demand),
+    /// The log needs room for a large value.
+    NeedRoomForLarge(Large<'k>),
     /// The group is full.
     NeedSplit(crate::table::index::Leaf),
-    /// The value is large and not yet in the log.
-    NeedOverflow(Vec<u8>, LargePut),
 }
 
 impl Writer {
@@ -114,7 +83,7 @@ impl Writer {
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
         let write = self.check(key, options)?;
-        self.write_in_sight(write, (RestsOn::Old, decide))
+        self.write_in_sight(write, decide)
     }
 
     /// Puts `key`, ahead of the lookup if that is possible.
@@ -186,53 +155,53 @@ impl Writer {
         let mut plan = |_: &Reader, _: &Guard, _: Option<&View<'_>>| {
             Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
         };
-        self.write_in_sight(write, (RestsOn::Nothing, &mut plan))
+        self.write_in_sight(write, &mut plan)
     }
 
-    /// Locks the log, and tries until nothing is missing: room, a slot, the records of a large
-    /// value.
+    /// Locks the log, and tries until nothing is missing: room, or a slot.
     pub(crate) fn write_in_sight(
         &self,
-        mut write: Write<'_>,
-        (rests_on, decide): (RestsOn, Decide<'_, '_>),
+        write: Write<'_>,
+        decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
-        let (place, options, order) = (write.place, write.options, write.order);
-        let mut log = if order == Order::Staged { self.my_log_staging()? } else { self.my_log()? };
-        let mut prepared = None;
+        let staging = write.order == Order::Staged;
+        let mut log = if staging { self.my_log_staging()? } else { self.my_log()? };
+        let outcome = self.try_until_done(&mut log, &write, decide);
+        log.give_back(self);
+        drop(log);
+        self.finish(outcome?, write.options)
+    }
+
+    fn try_until_done(
+        &self,
+        log: &mut Log,
+        write: &Write<'_>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
         loop {
-            let attempt = self.attempt(&mut log, &write, &mut prepared, (rests_on, decide))?;
+            let attempt = self.attempt(log, write, decide)?;
             if let Attempt::Done(outcome) = attempt {
-                drop(log);
-                return self.finish(outcome, options);
+                return Ok(outcome);
             }
-            self.commit_staged(&mut log)?;
+            self.commit_staged(log)?;
             match attempt {
                 Attempt::Done(_) => {}
-                Attempt::NeedRoom(len, demand) => self.make_room(&mut log, len, demand)?,
+                Attempt::NeedRoom(len, demand) => self.make_room(log, len, demand)?,
+                Attempt::NeedRoomForLarge(large) => self.make_room_for_large(log, &large)?,
                 Attempt::NeedSplit(leaf) => {
-                    self.split(leaf, place, SplitPages::ByCleaning(&mut log))?;
-                }
-                Attempt::NeedOverflow(value, plan) => {
-                    if order == Order::Staged {
-                        // Its many records have a fence anyway.
-                        write.order = Order::Strict;
-                    }
-                    let of = (&value[..], Demand::of(Kind::Put, plan.seen.is_some()));
-                    let overflow = self.write_overflow(&mut log, write.key, of, order)?;
-                    prepared = Some(Prepared { overflow, plan });
+                    self.split(leaf, write.place, SplitPages::ByCleaning(log))?;
                 }
             }
         }
     }
 
     /// One attempt: locks the group, looks, decides, appends, fences, publishes.
-    fn attempt<'s>(
-        &'s self,
+    fn attempt<'k>(
+        &self,
         log: &mut Log,
-        write: &Write<'_>,
-        prepared: &mut Option<Prepared<'s>>,
-        (rests_on, decide): (RestsOn, Decide<'_, '_>),
-    ) -> Result<Attempt> {
+        write: &Write<'k>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Attempt<'k>> {
         let guard = epoch::pin();
         let mut held = self.lock_for(log, write.place)?;
         let Some(mut standing) = self.look(&guard, &held, write.key, write.place)? else {
@@ -249,37 +218,25 @@ impl Writer {
             return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), seen)));
         }
         let live = standing.old.as_ref().filter(|_| standing.live);
-        let version = live.map(|view| view.header.version);
-        // The overflow records of an outdated decision are dead.
-        let ready = prepared.take().filter(|ready| ready.is_for(version, rests_on));
         let mut header = Header { sequence: write.options.sequence, ..Header::put(0) };
-        let value = match &ready {
-            Some(Prepared { overflow, plan }) => {
-                (header.large, header.expires_at) = (true, plan.expires_at);
-                Cow::Borrowed(overflow.list())
+        let value = match decide(self, &guard, live)? {
+            Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
+            Plan::Put { value, expires_at } => {
+                header.expires_at = expires_at;
+                value
             }
-            None => match decide(self, &guard, live)? {
-                Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
-                Plan::Put { value, expires_at } => {
-                    header.expires_at = expires_at;
-                    value
-                }
-                Plan::Delete => {
-                    header.kind = Kind::Delete;
-                    Cow::Owned(self.pages.next_birth().to_le_bytes().to_vec())
-                }
-            },
+            Plan::Delete => {
+                header.kind = Kind::Delete;
+                Cow::Owned(self.pages.next_birth().to_le_bytes().to_vec())
+            }
         };
-        if !header.large && value.len() > self.geometry.inline_max() {
-            self.check_value(value.len())?;
-            let plan = LargePut { seen: version, expires_at: header.expires_at };
-            return Ok(Attempt::NeedOverflow(value.into_owned(), plan));
-        }
-        let len = header.record_len(write.key, value.len());
         let demand = Demand::of(header.kind, standing.live);
         let demand = if write.options.use_reserve { Demand::Reserve } else { demand };
+        if value.len() > self.geometry.inline_max() {
+            return self.attempt_large(log, held, write, &standing, (header, demand), &value);
+        }
+        let len = header.record_len(write.key, value.len());
         if len > log.room_for(demand) {
-            *prepared = ready;
             return Ok(Attempt::NeedRoom(len, demand));
         }
         // Before the lock of the group is free.
@@ -288,9 +245,37 @@ impl Writer {
             return self.stage(log, held, write, &standing, header, &value).map(Attempt::Done);
         }
         let outcome = self.place_record(log, &mut held, write, &standing, header, &value)?;
-        if let Some(Prepared { overflow, .. }) = ready {
-            overflow.own(&held, len as u32);
+        Ok(Attempt::Done(outcome))
+    }
+
+    /// Goes on with an attempt whose value is large. Its overflow records are written under the lock of the group, too:
+    /// if they were written before, other writers of the key could come first each time, and the write never end.
+    fn attempt_large<'k>(
+        &self,
+        log: &mut Log,
+        mut held: GroupLock<'_>,
+        write: &Write<'k>,
+        standing: &Standing<'_>,
+        (header, demand): (Header, Demand),
+        value: &[u8],
+    ) -> Result<Attempt<'k>> {
+        self.check_value(value.len())?;
+        let header = Header { large: true, ..header };
+        let large = Large { key: write.key, len: value.len(), header, demand };
+        // Its many records have a fence anyway, which is none of staged writes.
+        if log.has_staged() || !self.has_room_for_large(log, &large) {
+            return Ok(Attempt::NeedRoomForLarge(large));
         }
+        let order = if write.order == Order::Staged { Order::Strict } else { write.order };
+        let write = &Write { order, ..*write };
+        let overflow = self.write_overflow(log, &large, value, order)?;
+        let len = header.record_len(write.key, overflow.list().len());
+        self.open_page_aside(log, len, demand)?;
+        // Before the lock of the group is free.
+        self.expiries.note(header.expires_at);
+        let list = overflow.list();
+        let outcome = self.place_record(log, &mut held, write, standing, header, list)?;
+        overflow.own(&held, len as u32);
         Ok(Attempt::Done(outcome))
     }
 

@@ -11,13 +11,12 @@
 //! An overflow record lives while the published record of its key names it. Between its append and
 //! that moment no record names it, and yet it must stay: its page is *pinned*, and the cleaner
 //! leaves pinned pages alone. [`Overflow`] holds the pins. If it is dropped without having been
-//! [owned](Overflow::own), because the write was refused or found no space, its records are dead
-//! and counted so.
+//! [owned](Overflow::own), because the write has failed, its records are dead and counted so.
 //!
-//! **Moving.** The cleaner copies the overflow records of a page, makes the copies durable, and
-//! then writes each owner once more, with the new offsets, under the lock of its group. The bytes
-//! of these owners are the *toll* of a page: cleaning it gains so much less
-//! ([`victim`](crate::clean::victim)).
+//! All pages that a value needs are set aside before its first record is appended: a value that does
+//! not fit takes none, and one that is written under the lock of its key's group waits for none.
+//!
+//! [`clean::overflow`](crate::clean::overflow) moves them.
 
 use crate::table::demand::Demand;
 use crate::table::log::{Log, Order};
@@ -27,16 +26,61 @@ use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 
+/// A large value that is to be written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Large<'k> {
+    pub(crate) key: &'k [u8],
+    /// Bytes of the value.
+    pub(crate) len: usize,
+    /// The header of the owner.
+    pub(crate) header: Header,
+    pub(crate) demand: Demand,
+}
+
 impl Writer {
-    /// Writes a large value as overflow records, durable as `order` demands when it returns.
+    /// Bytes of a value's overflow records and their owner, and the pages that they take beside the open one.
+    fn extent(&self, log: &Log, large: &Large<'_>) -> (usize, u32) {
+        let (part, page) = (self.geometry.inline_max(), self.geometry.page_size as usize);
+        let records = large.len.div_ceil(part);
+        let header = Header { kind: Kind::Overflow, ..Header::put(0) };
+        let overflow = (0..records)
+            .map(|at| header.record_len(large.key, part.min(large.len - at * part) + 8));
+        let owner = large.header.record_len(large.key, 8 * (records + 1));
+        let (mut bytes, mut pages, mut room) = (0, 0, log.room());
+        for len in overflow.chain([owner]) {
+            if room < len {
+                (pages, room) = (pages + 1, page);
+            }
+            (bytes, room) = (bytes + len, room.saturating_sub(len));
+        }
+        (bytes, pages)
+    }
+
+    /// True if the pages that a value needs are set aside, and its part of the open one is paid for.
+    pub(crate) fn has_room_for_large(&self, log: &Log, large: &Large<'_>) -> bool {
+        let (bytes, pages) = self.extent(log, large);
+        pages <= log.aside() && bytes.min(log.room()) <= log.room_for(large.demand)
+    }
+
+    /// Makes room for a value, by cleaning if need be. That may seal the open page: then the value takes more pages.
     ///
     /// # Errors
-    /// If there is no space for it; the records written so far are dead then.
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace).
+    pub(crate) fn make_room_for_large(&self, log: &mut Log, large: &Large<'_>) -> Result<()> {
+        let (bytes, pages) = self.extent(log, large);
+        self.set_pages_aside(log, pages, bytes, large.demand)?;
+        self.make_room(log, bytes.min(log.room()), large.demand)
+    }
+
+    /// Writes a large value, for which there is room, as overflow records, durable as `order` demands when it returns.
+    ///
+    /// # Errors
+    /// If the medium fails; the records written so far are dead then.
     pub(crate) fn write_overflow(
         &self,
         log: &mut Log,
-        key: &[u8],
-        (value, demand): (&[u8], Demand),
+        large: &Large<'_>,
+        value: &[u8],
         order: Order,
     ) -> Result<Overflow<'_>> {
         // A window of `relaxed` is for small values.
@@ -45,16 +89,16 @@ impl Writer {
         let mut first = None;
         let header = Header { kind: Kind::Overflow, ..Header::put(0) };
         for (at, record) in value.chunks(self.geometry.inline_max()).enumerate() {
-            let len = header.record_len(key, record.len() + 8);
-            if log.room_for(demand) < len {
+            let len = header.record_len(large.key, record.len() + 8);
+            if log.room() < len {
                 // Commit first, so that the page that is left can be read to its end.
                 if let Some(first) = first.take() {
                     log.commit(self, first, order)?;
                 }
-                self.make_room(log, len, demand)?;
+                self.open_page_aside(log, len, large.demand)?;
             }
             let index = (at as u64).to_le_bytes();
-            let appended = log.append(self, &header, key, &[&index, record], order)?;
+            let appended = log.append(self, &header, large.key, &[&index, record], order)?;
             overflow.add(appended);
             first.get_or_insert(appended.offset);
         }

@@ -86,22 +86,35 @@ fn count(store: &Scmkv) {
     let _outcome = next.expect("modify");
 }
 
-/// The decision on a value that is in the log already stands unless another writer came between.
+/// Whenever one is decided on, another writer of its key goes on.
 #[test]
-fn a_lone_writer_decides_once() {
-    let home = Home::in_memory();
-    let store = home.create(New::tiny(64));
-    let _outcome = store.put(b"k", b"small", &write()).expect("put");
-    for len in [100, 3000] {
-        let mut calls = 0;
-        let outcome = store.modify(b"k", &write(), &mut |_| {
-            calls += 1;
-            Mutation::Put { value: big(calls, len), expires_at: None }
+fn a_large_value_that_is_decided_on_is_written_beside_writers_of_its_key() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(64));
+        std::thread::scope(|scope| {
+            let (go, goes) = std::sync::mpsc::channel::<()>();
+            let store = &store;
+            scope.spawn(move || {
+                for () in goes {
+                    let _outcome = store.put(b"k", b"theirs", &write()).expect("put");
+                }
+            });
+            for round in 0..200 {
+                let mut calls = 0;
+                let outcome = store.modify(b"k", &write(), &mut |_| {
+                    calls += 1;
+                    go.send(()).expect("send");
+                    match calls {
+                        1..4 => Mutation::Put { value: big(round, 40_000), expires_at: None },
+                        // It would go on like this.
+                        _ => Mutation::Keep,
+                    }
+                });
+                assert!(outcome.expect("modify").written().is_some(), "round {round}");
+            }
         });
-        assert!(outcome.expect("modify").written().is_some());
-        assert!(store.get(b"k").expect("get") == Some(big(calls, len)));
-        assert_eq!(calls, 1, "{len} bytes");
-    }
+    });
 }
 
 #[test]
@@ -123,9 +136,9 @@ fn a_large_write_that_finds_no_space_leaves_none_behind() {
     });
 }
 
-/// Another writer comes between the overflow records and their owner, and its write is kept.
+/// Another writer comes between the first look at the key and the second, and its write is kept.
 #[test]
-fn overflow_records_of_a_write_that_was_refused_are_given_back() {
+fn the_pages_of_a_large_write_that_was_refused_are_given_back() {
     ends(|| {
         let home = Home::in_memory();
         let store = home.create(New::tiny(64));

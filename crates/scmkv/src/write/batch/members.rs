@@ -17,6 +17,7 @@ use crate::table::log::{Log, Order};
 use crate::table::look::Standing;
 use crate::table::overflow::Overflow;
 use crate::write::Writer;
+use crate::write::overflow::Large;
 use coreplane_engine::{Batch, ChangeRef, Result};
 use coreplane_pmem::arch;
 use coreplane_pmem::epoch::{self, Guard};
@@ -196,8 +197,12 @@ impl Writer {
                 header.large = given.len() > self.geometry.inline_max();
                 value = given;
                 if header.large {
-                    let of = (given, Demand::of(Kind::Put, self.has(key, place)));
-                    overflow = Some(Box::new(self.write_overflow(log, key, of, order)?));
+                    let demand = Demand::of(Kind::Put, self.has(key, place));
+                    let large = Large { key, len: given.len(), header, demand };
+                    while !self.has_room_for_large(log, &large) {
+                        self.make_room_for_large(log, &large)?;
+                    }
+                    overflow = Some(Box::new(self.write_overflow(log, &large, given, order)?));
                 }
             }
             ChangeRef::Delete { .. } => header.kind = Kind::Delete,
