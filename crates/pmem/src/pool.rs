@@ -160,7 +160,11 @@ impl Pool {
         };
         let roots = Roots::format(&space, header.uuid, root)?;
         header.write(&space)?;
-        Ok(Self {
+        Ok(Self::over(space, header, roots, chosen))
+    }
+
+    fn over(space: Arc<Space>, header: Static, roots: Roots, chosen: &Chosen) -> Self {
+        Self {
             space,
             header,
             roots: Mutex::new(roots),
@@ -169,7 +173,7 @@ impl Pool {
             file: None,
             unsafe_shutdowns: None,
             faulting_in: OnceLock::new(),
-        })
+        }
     }
 
     /// Opens the pool at `path`.
@@ -258,16 +262,7 @@ impl Pool {
         if size > space.len() {
             return Err(PoolError::Truncated { expected: size, found: space.len() });
         }
-        Ok(Self {
-            space,
-            header,
-            roots: Mutex::new(roots),
-            growing: Mutex::new(()),
-            medium: chosen.medium.clone(),
-            file: None,
-            unsafe_shutdowns: None,
-            faulting_in: OnceLock::new(),
-        })
+        Ok(Self::over(space, header, roots, chosen))
     }
 
     /// Compares the medium's count of unsafe shutdowns with the stored one, and stores it.

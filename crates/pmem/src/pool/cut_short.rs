@@ -88,11 +88,7 @@ pub(super) fn lay(path: &Path, len: u64) -> Result<(), PoolError> {
 /// [`PoolError::Io`].
 pub(super) fn lift(path: &Path) -> Result<(), PoolError> {
     let mark = mark_of(path);
-    match std::fs::remove_file(&mark) {
-        Ok(()) => allocate::sync_directory(&mark),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).io(format!("remove {}", mark.display())),
-    }
+    if mark::remove(&mark)? { allocate::sync_directory(&mark) } else { Ok(()) }
 }
 
 #[cfg(test)]

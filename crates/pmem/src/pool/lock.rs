@@ -12,11 +12,7 @@ use std::path::Path;
 
 /// Takes the lock or fails at once.
 pub(super) fn exclusively(file: &File, path: &Path) -> Result<(), PoolError> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(PoolError::Locked { path: path.to_owned() }),
-        Err(error) => Err(error).io(format!("lock {}", path.display())),
-    }
+    lock(file, path, FlockOperation::NonBlockingLockExclusive)
 }
 
 /// Opens a file for reading and locks it shared with other readers: it cannot be open for writing meanwhile. Needs no
@@ -24,10 +20,14 @@ pub(super) fn exclusively(file: &File, path: &Path) -> Result<(), PoolError> {
 pub(super) fn open_to_read(path: &Path) -> Result<File, PoolError> {
     check_file(path)?;
     let file = File::open(path).io(format!("open {}", path.display()))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(file),
+    lock(&file, path, FlockOperation::NonBlockingLockShared)?;
+    Ok(file)
+}
+
+fn lock(file: &File, path: &Path, operation: FlockOperation) -> Result<(), PoolError> {
+    match rustix::fs::flock(file, operation) {
         Err(Errno::WOULDBLOCK) => Err(PoolError::Locked { path: path.to_owned() }),
-        Err(error) => Err(error).io(format!("lock {}", path.display())),
+        other => other.io(format!("lock {}", path.display())),
     }
 }
 

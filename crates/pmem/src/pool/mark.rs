@@ -1,6 +1,8 @@
-//! The place of a mark beside a pool.
+//! A mark beside a pool: its place, and its end.
 
+use super::error::{IoContext, PoolError};
 use crate::mutant;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The path of the pool at `path`, or of the target of a symbolic link there, with `.suffix` behind it: so a mark is
@@ -11,4 +13,15 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     mark.push(".");
     mark.push(suffix);
     PathBuf::from(mark)
+}
+
+/// Removes a mark; false if there is none.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub(super) fn remove(mark: &Path) -> Result<bool, PoolError> {
+    match std::fs::remove_file(mark) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        other => other.map(|()| true).io(format!("remove {}", mark.display())),
+    }
 }

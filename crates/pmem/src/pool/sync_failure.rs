@@ -19,7 +19,6 @@ use super::error::{IoContext, PoolError};
 use super::mark;
 use crate::mutant;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 fn mark_of(path: &Path) -> PathBuf {
@@ -61,10 +60,5 @@ pub(super) fn settle(file: &File, path: &Path) -> Result<(), PoolError> {
 /// # Errors
 /// [`PoolError::Io`].
 pub(super) fn lift(path: &Path) -> Result<(), PoolError> {
-    match std::fs::remove_file(mark_of(path)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).io(format!("remove {}", mark_of(path).display()))
-        }
-        _ => Ok(()),
-    }
+    mark::remove(&mark_of(path)).map(drop)
 }

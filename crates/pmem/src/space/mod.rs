@@ -373,10 +373,7 @@ impl Space {
         let within = offset & u64::from(self.page_size() - 1);
         // The full page number, for any offset: a truncated number could denote another page.
         let page = offset >> self.page_shift;
-        let (mut published, is_recovered) = self.roles.readable(page)?;
-        if is_recovered {
-            published = self.recovered_bytes(page as u32, guard)?;
-        }
+        let published = self.readable_with(guard, page)?;
         if within.checked_add(len)? > u64::from(published) {
             return None;
         }
@@ -395,6 +392,15 @@ impl Space {
             }
         });
         Some(bytes)
+    }
+
+    /// The bytes of a page, which may have any number, that can be read with this guard.
+    #[inline(always)]
+    fn readable_with(&self, guard: &Guard, page: u64) -> Option<u32> {
+        match self.roles.readable(page)? {
+            (published, false) => Some(published),
+            (_, true) => self.recovered_bytes(page as u32, guard),
+        }
     }
 
     /// Called before a load of durable bytes: a simulator records it, an emulated medium adds its

@@ -64,10 +64,7 @@ impl Space {
 
     #[inline(always)]
     fn bytes_of_page<'g>(&'g self, guard: &'g Guard, page: u64) -> Option<PageBytes<'g>> {
-        let (mut published, is_recovered) = self.roles.readable(page)?;
-        if is_recovered {
-            published = self.recovered_bytes(page as u32, guard)?;
-        }
+        let published = self.readable_with(guard, page)?;
         let start = page << self.page_shift;
         // SAFETY: as in `bytes`: the page has a role, so that it is mapped, the bytes are below the
         // watermark that it had after the guard was pinned, and the page is neither claimed again
