@@ -1,7 +1,7 @@
 //! Power cuts before a fence of the last steps, and machines that go on after them.
 
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
-use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, Pool, Space};
+use coreplane_pmem::{Claim, Durable, Space};
 use std::collections::BTreeSet;
 
 /// The offset of word `number` of the test: each has its own line and sector.
@@ -115,42 +115,6 @@ fn a_machine_goes_on_from_what_is_left_and_does_so_each_time() {
             assert_eq!(*left, lives(model, seed), "{model:?}, seed {seed}");
         }
         assert!(all.iter().collect::<BTreeSet<_>>().len() > 1, "seeds do not matter");
-    }
-}
-
-/// The pool in the image is opened again, and the root is the old or the new one.
-#[test]
-fn a_pool_is_cut_while_its_root_is_replaced_and_opened_again() {
-    let create = CreateOptions {
-        size: 0,
-        media: MediaChoice::Auto,
-        page_size: 0,
-        kind: "test".to_owned(),
-        parameters: [0; 8],
-    };
-    let sim = Sim::new(&SimOptions { page_size: 1024, ..SimOptions::default() }).unwrap();
-    let mut pool = Pool::simulated_create(sim.space().clone(), &create).unwrap();
-    let (mut sim, mut old) = (sim, 0);
-    for seed in 0..60 {
-        let before = sim.events();
-        let new = old + 1;
-        pool.set_root([new; 8]).unwrap();
-        let fences = sim.fences_since(before);
-        assert_eq!(fences, 4);
-        let made = seed as usize % (fences + 1);
-        let image = sim.crash_at_fence(before, made, Eviction::Seeded(seed));
-        drop(pool);
-        sim = image.reopen().unwrap();
-        pool = Pool::simulated_open(sim.space().clone()).unwrap();
-        let root = pool.root();
-        let possible: &[u64] = match made {
-            // The first slot is not written before the first fence.
-            0 => &[old],
-            1 => &[old, new],
-            _ => &[new],
-        };
-        assert!(possible.contains(&root[0]) && root == [root[0]; 8], "{made}: {root:?}");
-        old = root[0];
     }
 }
 

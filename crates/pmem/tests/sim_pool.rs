@@ -153,6 +153,9 @@ fn a_root_of_a_killed_process_is_completed_so_that_a_cut_damages_nothing() {
     for model in [Model::X86, Model::File] {
         let sim = Sim::new(&options(model, 4096)).unwrap();
         let pool = Pool::simulated_create(sim.space().clone(), &create_options()).unwrap();
+        let before = sim.events();
+        pool.set_root([0; ROOT_WORDS]).unwrap();
+        assert_eq!(sim.fences_since(before), 4);
         let word = sim.space().word::<Durable>(STATE).unwrap();
         // As it is with a greater generation, while that is written.
         let low = ((word.load() & u64::from(u32::MAX)) + 2) | 1;

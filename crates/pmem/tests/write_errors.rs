@@ -1,7 +1,10 @@
 //! Write errors, which the kernel reports once: the fence that has to fail does so, and the pool is marked, whichever
 //! call gets the report.
 
+mod refusal;
+
 use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool, Preparation};
+use refusal::fail_calls;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -14,34 +17,10 @@ const SYNCS: [libc::c_long; 3] = [libc::SYS_fsync, libc::SYS_fdatasync, libc::SY
 /// Runs `run` in a thread in which calls that wait for writing fail with this error.
 fn failing<R: Send>(error: libc::c_int, run: impl FnOnce() -> R + Send) -> R {
     let limited = || {
-        fail_syncs(error);
+        fail_calls(&SYNCS.map(|call| (call, error)));
         run()
     };
     std::thread::scope(|scope| scope.spawn(limited).join().expect("no panic"))
-}
-
-/// From now on these calls of this thread fail.
-fn fail_syncs(error: libc::c_int) {
-    const fn statement(code: u32, jump: (u8, u8), k: u32) -> libc::sock_filter {
-        libc::sock_filter { code: code as u16, jt: jump.0, jf: jump.1, k }
-    }
-    // The number of the call is first in the data.
-    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0)];
-    for call in SYNCS {
-        let is_it = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-        let fails = libc::SECCOMP_RET_ERRNO | error as u32;
-        program.push(statement(is_it, (0, 1), call as u32));
-        program.push(statement(libc::BPF_RET | libc::BPF_K, (0, 0), fails));
-    }
-    program.push(statement(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW));
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the first call takes no memory, the second reads the program, which is there until it returns. A thread
-    // may always limit its own calls.
-    let outcome = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            | libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0)
-    };
-    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
 }
 
 fn options() -> CreateOptions {

@@ -119,9 +119,9 @@ impl Space {
 mod tests {
     use crate::epoch::{self, Guard};
     use crate::spin::Backoff;
-    use crate::{Pen, Space, SpaceOptions};
+    use crate::{Space, SpaceOptions};
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, mpsc};
 
     const PAGE: u32 = 1024;
 
@@ -156,34 +156,6 @@ mod tests {
         assert_eq!((other.reclaim(), usual.reclaim()), (None, None));
         drop(guards);
         assert_eq!(other.reclaim(), Some(2));
-    }
-
-    #[test]
-    fn a_guard_of_its_own_keeps_a_page_on_whichever_thread_it_is() {
-        let space = &space(true);
-        fill(space, 2, 7);
-        let at = space.start_of(2);
-        let (pinned, is_pinned) = mpsc::channel();
-        let (over, is_over) = mpsc::channel();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let guard = space.pin();
-                let bytes = space.bytes(&guard, at, 64).unwrap();
-                pinned.send(()).unwrap();
-                is_over.recv().unwrap();
-                assert_eq!(bytes, [7; 64]);
-            });
-            is_pinned.recv().unwrap();
-            let retired = space.retire(2);
-            let is_read = space.bytes(&space.pin(), at, 64).is_some();
-            let used_again = (space.reclaim(), reclaimed(space), space.claim_log(2).is_some());
-            // Sent first, since a failure would leave the other thread waiting.
-            over.send(()).unwrap();
-            assert!(retired && !is_read);
-            assert_eq!(used_again, (None, Vec::new(), false));
-        });
-        let _late = space.pin();
-        assert_eq!(space.reclaim(), Some(2), "one that came later does not keep it");
     }
 
     #[test]
@@ -239,17 +211,6 @@ mod tests {
         check(2, "laid down");
         assert!(space.adopt_log(3, 64));
         check(3, "adopted");
-        let mut recovery = space.recovery().unwrap();
-        assert!(recovery.adopt(4, 64) && recovery.cut(4, 32));
-        assert!(!foreign.iter().any(|guard| reads(guard, 4)) && !reads(own, 4));
-        assert!(reads(&recovery.pin(), 4) && reads(&recovery.pin(), 1));
-        let mut writer = Pen::new(&space).take_up(4).unwrap();
-        append(&mut writer);
-        writer.publish();
-        check(4, "recovered and published");
-        assert!(recovery.adopt(5, 64));
-        drop(recovery);
-        check(5, "recovered");
     }
 
     #[test]
