@@ -98,9 +98,6 @@ impl Pool {
         barrier::prepare();
         let header = Static::of(options, header::random_uuid()?)?;
         let file = allocate::create_file(path)?;
-        // The marks of an earlier pool at this path.
-        cut_short::lift(path)?;
-        sync_failure::lift(path)?;
         let made = Self::create_in(path, file, header, options);
         if made.is_err() {
             // This call created the file, and the mark if there is one. If it cannot be removed, it still is no pool.
@@ -116,6 +113,9 @@ impl Pool {
         header: Static,
         options: &CreateOptions,
     ) -> Result<Self, PoolError> {
+        // The marks of an earlier pool at this path.
+        cut_short::lift(path)?;
+        sync_failure::lift(path)?;
         lock::exclusively(&file, path)?;
         allocate::blocks(&file, path, 0, header.size)?;
         let chosen = choose::medium(&file, path, &options.media)?;

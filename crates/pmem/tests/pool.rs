@@ -79,6 +79,14 @@ fn no_path_is_left_behind_by_a_refused_creation() {
     let dax = CreateOptions { media: MediaChoice::Dax, ..options(2) };
     assert!(matches!(Pool::create(&path, &dax), Err(PoolError::NotPowerSafe { .. })));
     assert!(!path.exists());
+    // A mark of another pool at this path that cannot be removed.
+    for mark in ["p.cut-short", "p.sync-failed"] {
+        let mark = directory.path().join(mark);
+        std::fs::create_dir(&mark).unwrap();
+        assert!(matches!(Pool::create(&path, &options(2)), Err(PoolError::Io { .. })));
+        assert!(!path.exists());
+        std::fs::remove_dir(&mark).unwrap();
+    }
 }
 
 /// The bytes of a small pool in which only the root has been replaced.
