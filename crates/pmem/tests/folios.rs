@@ -122,11 +122,16 @@ fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
     let name = "a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left";
     if let Some(path) = std::env::var_os(PATH) {
         let media = MediaChoice::File;
-        let pool = Pool::open(&PathBuf::from(path), &OpenOptions { media }).unwrap();
+        let path = PathBuf::from(path);
+        let pool = Pool::open(&path, &OpenOptions { media }).unwrap();
         assert!(pool.space().prepare(1, Preparation::First).unwrap(), "below the limit");
         assert!(pool.space().prepare(15, Preparation::First).unwrap(), "above it: left as it is");
         let mut writer = pool.space().claim_log(15).unwrap();
         assert!(writer.append_block(&[7; 4096]).is_some(), "above it: stored");
+        drop(writer);
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(14 * (64 << 10)).unwrap();
+        assert!(pool.space().heal(14).is_err(), "above it: not written");
         return;
     }
     let (pool, path, _directory) = create(1 << 20, 64 << 10);

@@ -5,13 +5,13 @@ use super::error::{IoContext, PoolError};
 use super::sync_failure;
 use crate::dram::background;
 use crate::media::Behaviour;
-use crate::space::{Access, Space, may_be_as_long};
+use crate::space::{Access, Space, len_max, write_at};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ pub(super) fn file_len(file: &File, path: &Path) -> Result<u64, PoolError> {
 
 /// Allocates the blocks of `start .. end`, where nothing was written yet, and makes the file that long.
 pub(super) fn blocks(file: &File, path: &Path, start: u64, end: u64) -> Result<(), PoolError> {
-    if !may_be_as_long(end) {
+    if end > len_max() {
         return Err(PoolError::Geometry(format!(
             "{end} bytes are more than this process may write to a file: its limit on the size of files is lower"
         )));
@@ -124,7 +124,7 @@ fn write_zeroes(file: &File, path: &Path, start: u64, end: u64) -> Result<(), Po
     let mut at = start;
     while at < end {
         let len = CHUNK.min(end - at);
-        let written = file.write_all_at(&zeroes[..len as usize], at);
+        let written = write_at(file, &zeroes[..len as usize], at);
         // The error may be the report of an earlier write, which the kernel makes once.
         match written.inspect_err(|_| sync_failure::lay(path)) {
             Err(error)

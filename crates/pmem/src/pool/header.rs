@@ -10,7 +10,7 @@ use super::root::{self, Root};
 use super::sync_failure;
 use super::types::CreateOptions;
 use crate::mutant;
-use crate::space::{Durable, PAGE_SIZES, Space, Word};
+use crate::space::{Durable, PAGE_SIZES, Space, Word, write_at};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -271,7 +271,7 @@ pub(super) fn repair_file(file: &File, path: &Path) -> Result<Vec<String>, PoolE
     let repairs = root::decode(&words, header.uuid)?.repairs()?;
     for repair in &repairs {
         let bytes: Vec<u8> = repair.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let written = file.write_all_at(&bytes, 8 * repair.at as u64);
+        let written = write_at(file, &bytes, 8 * repair.at as u64);
         written.io(format!("repair {}", path.display()))?;
         sync_failure::sync(file, path)?;
     }

@@ -4,8 +4,8 @@ use super::error::{IoContext, PoolError};
 use super::types::OpenOptions;
 use super::{Pool, allocate, choose, cut_short, header, lock, sync_failure};
 use crate::mutant;
+use crate::space::write_at;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 impl Pool {
@@ -67,7 +67,7 @@ impl Pool {
             let part = if keeps_part { 0 } else { found % u64::from(header.page_size) };
             if part > 0 {
                 let zeroes = vec![0; part as usize];
-                let zeroed = file.write_all_at(&zeroes, found - part);
+                let zeroed = write_at(&file, &zeroes, found - part);
                 zeroed.io(format!("write {}", path.display()))?;
                 sync_failure::sync(&file, path)?;
                 // Only once: from here on the engine may write to the page.

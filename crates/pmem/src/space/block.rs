@@ -5,12 +5,11 @@
 //! dirty, and takes no fault: the next sync writes just those. The mapping shows the bytes at once, since both use
 //! the same page cache.
 
-use super::prepare::{has_length, may_be_as_long};
+use super::prepare::{has_length, write_at};
 use super::{PageWriter, Space};
 use crate::WriteMode;
 use crate::media::Behaviour;
 use crate::mutant;
-use std::os::unix::fs::FileExt;
 
 impl PageWriter {
     /// As [`PageWriter::append`] of one part, in the best way for many whole lines that are not read soon: durable
@@ -50,8 +49,8 @@ impl Space {
         }
         let Some(file) = self.preparing() else { return false };
         let end = offset + bytes.len() as u64;
-        let may_write = may_be_as_long(end) && has_length(file, end) && self.check_lost().is_ok();
+        let may_write = has_length(file, end) && self.check_lost().is_ok();
         // After a partial write the caller stores the whole.
-        may_write && file.write_all_at(bytes, offset).is_ok()
+        may_write && write_at(file, bytes, offset).is_ok()
     }
 }

@@ -31,7 +31,7 @@ pub use guard::SpaceGuard;
 pub use page_bytes::PageBytes;
 pub use persist::{FenceMark, fence_mark};
 pub use prepare::Preparation;
-pub(crate) use prepare::may_be_as_long;
+pub(crate) use prepare::{len_max, write_at};
 pub use recovery::{Recovery, RecoveryGuard};
 pub use sync::SyncError;
 pub(crate) use thread_number::set_thread_number;

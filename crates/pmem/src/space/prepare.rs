@@ -146,7 +146,7 @@ impl Space {
 
     fn write_small_folios(&self, file: &File, page: u32) -> io::Result<()> {
         let (start, len) = (self.start_of(page), u64::from(self.page_size()));
-        if !may_be_as_long(start + len) {
+        if start + len > len_max() {
             return Ok(());
         }
         if !has_length(file, start + len) {
@@ -200,11 +200,22 @@ impl Space {
     }
 }
 
-/// True if the process may write to a file up to this length, or allocate it: beyond `RLIMIT_FSIZE` a signal ends the
+/// The length up to which the process may write to a file, or allocate it: beyond `RLIMIT_FSIZE` a signal ends the
 /// process.
-pub(crate) fn may_be_as_long(len: u64) -> bool {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    limit.is_none_or(|limit| limit >= len)
+pub(crate) fn len_max() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+/// Writes all bytes to a file.
+///
+/// # Errors
+/// If the file cannot be written; behind the limit of the process.
+pub(crate) fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    if at.saturating_add(bytes.len() as u64) > len_max() {
+        return Err(rustix::io::Errno::FBIG.into());
+    }
+    file.write_all_at(bytes, at)
 }
 
 /// True if a file is at least this long.

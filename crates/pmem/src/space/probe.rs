@@ -2,6 +2,7 @@
 
 use super::Space;
 use super::map::system_pages;
+use super::prepare::len_max;
 use super::roles::Role;
 use crate::media::Behaviour;
 use crate::mutant;
@@ -131,6 +132,10 @@ impl Space {
             };
             // The file must not become longer than the pool, whose last page may end within a system page.
             let zeroes = &[0; SYSTEM_PAGE as usize][..SYSTEM_PAGE.min(self.len() - at) as usize];
+            // Punched out, it would stay a hole.
+            if at + zeroes.len() as u64 > len_max() {
+                return Err(rustix::io::Errno::FBIG.into());
+            }
             let written = file.write_all_at(zeroes, at);
             if written.is_err() || self.probe_mapping(at, at + SYSTEM_PAGE).is_err() {
                 let cut =
