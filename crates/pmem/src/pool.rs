@@ -409,10 +409,17 @@ impl Pool {
     /// nothing if it is already that large. This may take seconds; the new pages are in the space before the end.
     ///
     /// # Errors
-    /// [`PoolError::NoSpace`], [`PoolError::Geometry`] and [`PoolError::Truncated`], after which the pool is as before;
+    /// [`PoolError::NoSpace`], [`PoolError::OutOfRange`] and [`PoolError::Truncated`], after which the pool is as before;
     /// [`PoolError::Sync`], [`PoolError::Io`].
     pub fn grow(&self, size: u64) -> Result<(), PoolError> {
-        let size = header::whole_pages(size, self.header.page_size)?;
+        let page_size = self.header.page_size;
+        let to = self.space.reserved().min(header::size_max(page_size));
+        let from = self.space.start_of(first_page(page_size));
+        if !(from..=to).contains(&size) {
+            let what = "bytes of the pool until it is opened again";
+            return Err(PoolError::OutOfRange { what, given: size, from, to });
+        }
+        let size = size - size % u64::from(page_size);
         let _growing = self.growing.lock();
         let old = self.size();
         if size <= old {
@@ -420,12 +427,6 @@ impl Pool {
         }
         // A truncated file must not get its length back, which would hide the loss.
         self.space.check_lost().map_err(std::io::Error::from).io("grow the pool")?;
-        let reserved = self.space.reserved();
-        if size > reserved {
-            return Err(PoolError::Geometry(format!(
-                "this open pool can grow to {reserved} bytes, not to {size}; open it again"
-            )));
-        }
         if let Some(Opened { path, file }) = &self.file {
             // Without `/proc` there is no other description.
             allocate::extend(self.space.file_to_write().unwrap_or(file), path, old, size)?;

@@ -67,7 +67,7 @@ fn a_limit_on_the_size_of_files_refuses_a_growth() {
         pool.grow(6 * u64::from(PAGE)).unwrap();
         let other = path.with_extension("other");
         let refused = Pool::create(&other, &CreateOptions { size: 256 << 20, ..options(4) });
-        assert!(matches!(refused, Err(PoolError::Geometry(_))), "{refused:?}");
+        assert!(matches!(refused, Err(PoolError::OutOfRange { .. })), "{refused:?}");
         assert!(!other.exists());
         return;
     }

@@ -46,6 +46,9 @@ pub fn pool_error(error: PoolError) -> Error {
         PoolError::Unrepaired { expected, found, mark } => {
             Error::Unrepaired { expected, found, mark: mark.display().to_string() }
         }
+        PoolError::OutOfRange { what, given, from, to } => {
+            Error::OutOfRange { what, given, from, to }
+        }
         PoolError::Locked { .. } => Error::Locked(error.to_string()),
         PoolError::NotAPool(_) => Error::NotAPool(error.to_string()),
         other => Error::Unusable(other.to_string()),

@@ -301,7 +301,7 @@ fn a_pool_does_not_grow_beyond_what_the_index_can_name() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(64));
     let grown = store.grow(5 << 40);
-    assert!(matches!(grown, Err(Error::Unusable(_))), "{grown:?}");
+    assert!(matches!(grown, Err(Error::OutOfRange { .. })), "{grown:?}");
     let _outcome = store.put(b"k", b"v", &write()).expect("put");
     assert_eq!(store.stats().pool_bytes, 64 * PAGE);
 }

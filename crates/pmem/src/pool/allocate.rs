@@ -34,10 +34,10 @@ pub(super) fn file_len(file: &File, path: &Path) -> Result<u64, PoolError> {
 
 /// Allocates the blocks of `start .. end`, where nothing was written yet, and makes the file that long.
 pub(super) fn blocks(file: &File, path: &Path, start: u64, end: u64) -> Result<(), PoolError> {
-    if end > len_max() {
-        return Err(PoolError::Geometry(format!(
-            "{end} bytes are more than this process may write to a file: its limit on the size of files is lower"
-        )));
+    let to = len_max();
+    if end > to {
+        let what = "bytes of a file, by the limit of this process";
+        return Err(PoolError::OutOfRange { what, given: end, from: start, to });
     }
     match fallocate(file, path, start, end)? {
         Allocated::Done => Ok(()),

@@ -123,6 +123,18 @@ pub enum PoolError {
     /// Invalid sizes.
     #[error("impossible geometry: {0}")]
     Geometry(String),
+    /// A number outside the range that is valid now. The pool is not concerned.
+    #[error("{what}: {given} is not one of {from} to {to}")]
+    OutOfRange {
+        /// The purpose of the number.
+        what: &'static str,
+        /// The number.
+        given: u64,
+        /// The smallest valid number.
+        from: u64,
+        /// The greatest valid number.
+        to: u64,
+    },
     /// The medium could not sync; no more writes are possible.
     #[error(transparent)]
     Sync(#[from] SyncError),

@@ -48,6 +48,12 @@ pub(super) struct Static {
     pub(super) parameters: [u64; 8],
 }
 
+/// The most bytes that a pool can have.
+pub(super) fn size_max(page_size: u32) -> u64 {
+    // Page numbers are 32 bits wide; the address space ends before that matters.
+    (1 << 46).min(u64::from(page_size) * u64::from(u32::MAX - 1))
+}
+
 /// `size` rounded down to whole pages, if a pool can have it.
 pub(super) fn whole_pages(size: u64, page_size: u32) -> Result<u64, PoolError> {
     if !page_size.is_power_of_two() || !PAGE_SIZES.contains(&page_size) {
@@ -62,8 +68,7 @@ pub(super) fn whole_pages(size: u64, page_size: u32) -> Result<u64, PoolError> {
             super::first_page(page_size)
         )));
     }
-    // Page numbers are 32 bits wide; the address space ends before that matters.
-    if whole / u64::from(page_size) >= u64::from(u32::MAX) || whole > 1 << 46 {
+    if whole > size_max(page_size) {
         return Err(PoolError::Geometry(format!("{size} bytes are more than a pool can have")));
     }
     Ok(whole)

@@ -270,7 +270,8 @@ impl Store {
 /// If a pool of `len` bytes has offsets that a slot cannot hold.
 pub(crate) fn check_len(len: u64) -> Result<()> {
     if len > OFFSET_MAX {
-        return Err(Error::Unusable(format!("a pool has at most {OFFSET_MAX} bytes, not {len}")));
+        let what = "bytes of a pool";
+        return Err(Error::OutOfRange { what, given: len, from: 0, to: OFFSET_MAX });
     }
     Ok(())
 }
