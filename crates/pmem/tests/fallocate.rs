@@ -5,6 +5,7 @@ mod refusal;
 use coreplane_pmem::pool::ROOT_WORDS;
 use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool};
 use refusal::fail_calls;
+use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -111,4 +112,27 @@ fn a_growth_that_cannot_write_marks_the_pool() {
         assert_eq!(open(&path).root(), [5; ROOT_WORDS]);
         assert!(!mark.exists(), "it is settled");
     }
+}
+
+/// A file system may count blocks of its own as the file's, as ext4 does those of a tree of extents: then a file with a
+/// hole has as many blocks as bytes.
+#[test]
+fn a_hole_is_filled_in_a_file_of_many_extents() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("p");
+    drop(create(&path));
+    let file = File::options().write(true).open(&path).expect("the file");
+    // Behind the header every other block is written, the rest is only allocated.
+    let blocks = (PAGES * u64::from(PAGE)) / 4096;
+    for block in (16..blocks).step_by(2) {
+        file.write_all_at(&[7; 4096], block * 4096).expect("written");
+    }
+    file.sync_all().expect("synced");
+    let allocated = || std::fs::metadata(&path).expect("its state").blocks();
+    let whole = allocated();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 100 * 4096, 4096).expect("a hole");
+    assert!(allocated() < whole);
+    drop(open(&path));
+    assert_eq!(allocated(), whole);
 }

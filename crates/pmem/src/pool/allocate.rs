@@ -5,6 +5,7 @@ use super::error::{IoContext, PoolError};
 use super::sync_failure;
 use crate::dram::background;
 use crate::media::Behaviour;
+use crate::media::file::memory_filesystem;
 use crate::space::{Access, Space, len_max, write_at};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -84,7 +85,12 @@ fn no_space(file: &File, needed: u64) -> PoolError {
 /// Allocates the missing blocks of a sparse copy of a pool.
 pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), PoolError> {
     let stat = file.metadata().io(format!("stat {}", path.display()))?;
-    if stat.blocks().saturating_mul(512) >= size {
+    let has_bytes = stat.blocks().saturating_mul(512) >= size;
+    // Most file systems count blocks of their own as the file's. In memory they do not, and `fallocate` would look at
+    // each page.
+    if has_bytes
+        && (memory_filesystem(file).is_some() || seek(file, path, SeekFrom::Hole(0), size)? >= size)
+    {
         return Ok(());
     }
     match fallocate(file, path, 0, size)? {
@@ -96,21 +102,23 @@ pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), Pool
 /// Writes zeroes to the holes of `0 .. size`, and to nothing else. A file system that compresses has fewer blocks than
 /// bytes, and no hole; one that does not tell its holes leaves them.
 fn write_to_holes(file: &File, path: &Path, size: u64) -> Result<(), PoolError> {
-    let context = || format!("find the holes of {}", path.display());
-    let seek = |to| match rustix::fs::seek(file, to) {
-        // There is no data up to the end.
-        Err(Errno::NXIO) => Ok(size),
-        other => other.io(context()),
-    };
     let mut at = 0;
     while at < size {
-        let hole = seek(SeekFrom::Hole(at))?.min(size);
-        at = seek(SeekFrom::Data(hole))?.min(size);
+        let hole = seek(file, path, SeekFrom::Hole(at), size)?;
+        at = seek(file, path, SeekFrom::Data(hole), size)?;
         if hole < at {
             write_zeroes(file, path, hole, at)?;
         }
     }
     Ok(())
+}
+
+/// The next hole or data in the first `size` bytes of a file; `size` if there is none.
+fn seek(file: &File, path: &Path, to: SeekFrom, size: u64) -> Result<u64, PoolError> {
+    match rustix::fs::seek(file, to) {
+        Err(Errno::NXIO) => Ok(size),
+        other => Ok(other.io(format!("find the holes of {}", path.display()))?.min(size)),
+    }
 }
 
 /// Allocates by writing. Not done where `fallocate` works: a block that was never written costs a
