@@ -100,13 +100,21 @@ impl Growth {
         (start + unit * shape.segment_bytes(), start + unit * 8)
     }
 
+    /// A segment that is not in use; none if there is no page for one.
+    ///
+    /// # Errors
+    /// If there is no lock for another one.
     pub(super) fn take(&mut self, shape: &Geometry, supply: Supply<'_>) -> Result<Option<u32>> {
-        if let Some(number) = self.free.pop() {
-            return Ok(Some(number));
+        if self.free.is_empty() {
+            let Some(start) = supply()? else { return Ok(None) };
+            self.add_page(start, shape);
         }
-        let Some(start) = supply()? else { return Ok(None) };
-        self.add_page(start, shape);
-        Ok(self.free.pop())
+        let number = self.free.pop();
+        if number.is_some_and(|number| u64::from(number) >= SEGMENTS_MAX) {
+            self.free.extend(number);
+            return Err(Error::NoSpace { needed: shape.segment_bytes(), reclaimable: 0 });
+        }
+        Ok(number)
     }
 }
 
@@ -133,6 +141,9 @@ impl Half {
     }
 }
 
+/// The most segments that an index has locks for.
+const SEGMENTS_MAX: u64 = 1 << 22;
+
 /// Locks that are allocated together: those of 256 segments, 128 KiB; fewer in a small index.
 const LOCKS_IN_CHUNK: usize = 1 << 14;
 
@@ -146,7 +157,7 @@ impl Index {
     ) -> Self {
         let page = u64::from(shape.page_size);
         let segments = space.reserved() / page * shape.segments_per_page();
-        let locks = segments.min(1 << 22) as usize * shape.groups as usize;
+        let locks = segments.min(SEGMENTS_MAX) as usize * shape.groups as usize;
         let initial = if counted { Lock::unmarked } else { Lock::marked };
         Self {
             space,
@@ -310,9 +321,12 @@ impl Index {
             return Err(Error::NoSpace { needed: self.shape.segment_bytes(), reclaimable: 0 });
         }
         let Some(zero) = growth.take(&self.shape, supply)? else { return Ok(false) };
-        let Some(one) = growth.take(&self.shape, supply)? else {
-            growth.free.push(zero);
-            return Ok(false);
+        let one = match growth.take(&self.shape, supply) {
+            Ok(Some(one)) => one,
+            other => {
+                growth.free.push(zero);
+                return other.map(|_| false);
+            }
         };
         let groups = self.shape.groups;
         let held: Vec<_> = (0..groups)
@@ -439,4 +453,28 @@ fn superfluous(
             has(parent).then_some(dropped)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_segments_than_locks() {
+        let (shape, mut growth) = (Geometry::TINY, Growth::default());
+        let mut pages = 0;
+        let mut supply = || {
+            pages += 1;
+            Ok(Some(pages * u64::from(shape.page_size)))
+        };
+        for number in 0..SEGMENTS_MAX {
+            assert_eq!(growth.take(&shape, &mut supply).unwrap(), Some(number as u32));
+        }
+        for _ in 0..3 {
+            let taken = growth.take(&shape, &mut supply);
+            assert!(matches!(taken, Err(Error::NoSpace { .. })), "{taken:?}");
+        }
+        growth.free.push(7);
+        assert_eq!(growth.take(&shape, &mut supply).unwrap(), Some(7));
+    }
 }
