@@ -341,7 +341,7 @@ impl Writing<'_> {
     /// ended.
     fn settle(&self) -> Result<bool> {
         let store = self.store;
-        if store.non_strict.load(Ordering::Acquire) {
+        if store.non_strict.load(Ordering::Acquire) && !mutant!("scmkv.checkpoint.unsettled") {
             for log in &store.logs {
                 let Some(mut log) = self.lock(log) else { return Ok(false) };
                 log.settle(store)?;

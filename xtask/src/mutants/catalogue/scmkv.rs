@@ -141,4 +141,5 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("scmkv.get.checksum", "reads look at no checksum", CHECKED),
     Mutant::new("scmkv.checkpoint.flush", "the pages of a checkpoint are not flushed", CHECKPOINTS),
+    Mutant::new("scmkv.checkpoint.unsettled", "a checkpoint names relaxed writes", CHECKPOINTS),
 ];
