@@ -1,5 +1,6 @@
 //! Tests that look into several rooms.
 
+mod checkpoints;
 mod cleaner;
 mod elements;
 mod headers;

@@ -195,7 +195,9 @@ impl Store {
             self.index.segments(),
             self.logs.len() + 1,
         );
-        self.has_pages_for(needed, occasion)
+        // Some more: if it left just as many as are needed, it would soon be given up.
+        let more = needed / 4 + 2;
+        self.has_pages_for(needed + if occasion == Occasion::Running { more } else { 0 }, occasion)
     }
 
     fn has_pages_for(&self, needed: u64, occasion: Occasion) -> bool {
