@@ -268,7 +268,7 @@ impl Cleaner {
     }
 
     /// The slot of the key of `view`, under its lock.
-    fn slot_of(
+    pub(super) fn slot_of(
         &self,
         guard: &Guard,
         held: &GroupLock<'_>,

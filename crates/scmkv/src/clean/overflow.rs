@@ -7,7 +7,7 @@
 
 use crate::clean::copies::Moving;
 use crate::clean::{Cleaner, CleanerState};
-use crate::table::index::{GroupLock, Probe, Slot};
+use crate::table::index::{GroupLock, Slot};
 use crate::table::log::Order;
 use crate::table::overflow::overflow_offsets;
 use coreplane_engine::Result;
@@ -31,7 +31,7 @@ impl Cleaner {
     ) -> Result<()> {
         {
             let held = self.index.lock(self.place(overflow.key()));
-            let Some((at, _, owner)) = self.owner(guard, &held, overflow.key())? else {
+            let Some((at, _, owner)) = self.owner(guard, &held, overflow)? else {
                 return Ok(());
             };
             held.flush(at);
@@ -47,26 +47,16 @@ impl Cleaner {
         Ok(())
     }
 
-    /// The slot of `key` and the record that it points at.
+    /// The slot of the key of `overflow` and the record that it points at.
     pub(crate) fn owner<'g>(
         &'g self,
         guard: &'g Guard,
         held: &GroupLock<'_>,
-        key: &[u8],
+        overflow: &View<'_>,
     ) -> Result<Option<(u64, Slot, View<'g>)>> {
-        let mut owner = None;
-        let probe = held.probe(self.place(key), &mut |slot| {
-            let view = self.record(guard, slot)?;
-            let mine = view.key() == key;
-            if mine {
-                owner = Some(view);
-            }
-            Ok(mine)
-        })?;
-        Ok(match (probe, owner) {
-            (Probe::Found { at, slot }, Some(view)) => Some((at, slot, view)),
-            _ => None,
-        })
+        let of = (overflow, self.place(overflow.key()));
+        let slot = self.slot_of(guard, held, of)?;
+        slot.map(|(at, slot)| Ok((at, slot, self.record(guard, slot)?))).transpose()
     }
 
     /// Lets the owner of `copies`, which are durable and of one key, name them in place of the
@@ -106,7 +96,9 @@ impl Cleaner {
         let key = first.old.key();
         loop {
             let mut held = self.index.lock(self.place(key));
-            let Some((at, slot, owner)) = self.owner(guard, &held, key)? else { return Ok(false) };
+            let Some((at, slot, owner)) = self.owner(guard, &held, &first.old)? else {
+                return Ok(false);
+            };
             let list = renamed(&owner, copies, is_moved);
             if !is_moved.contains(&true) {
                 // The writer that won flushes the slot with its next record, which may never come.

@@ -1,12 +1,5 @@
-//! Free pages: how they are shared out, and what to do when there are none.
-//!
-//! ```text
-//!   free pages       1   2   3   4   5 …
-//!   cleaner          ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
-//!   deletes                  ▓▓▓▓▓▓▓▓▓▓▓   in a pool of fewer than 256 pages from 2 on, and so forth
-//!   overwrites                   ▓▓▓▓▓▓▓
-//!   inserts, index                   ▓▓▓   one page later for every 128 of the pool
-//! ```
+//! Free pages: why some demands leave some of them alone ([`demand`](crate::table::demand)), and what to do when there
+//! are none.
 //!
 //! The last pages are left to the cleaner, so that it always gets on: the live records of a page fit
 //! the rest of its open page and one more. A crash may leave both that page and the one of the
