@@ -67,14 +67,6 @@ fn without_the_fence_before_the_root_a_checkpoint_is_named_that_is_not_whole() {
     assert!(caught, "{report}");
 }
 
-#[test]
-fn without_flushes_the_simulator_finds_losses() {
-    let fault = Some(Fault::DropEveryFlush);
-    let story = Story::new(1, Durable::AtReturn);
-    let report = explore(&SimOptions { fault, ..sim_options(1) }, &story);
-    assert!(!report.violations.is_empty(), "{report}");
-}
-
 const SMALL: Geometry = Geometry { page_size: 16 << 10, groups: 4, buckets: 4, depth: 0 };
 const POOL: u64 = 4 << 20;
 

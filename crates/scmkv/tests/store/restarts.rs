@@ -2,34 +2,11 @@
 
 use crate::home::{Home, New, options, relaxed, write};
 use crate::tiny::{created, recovered, simulated};
-use coreplane_engine::{Batch, Engine, Error, Replicated, WriteOptions};
+use coreplane_engine::{Engine, Error, Replicated, WriteOptions};
 use coreplane_pmem::media::sim::Eviction;
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use coreplane_scmkv::Placement;
 use std::sync::mpsc;
-
-#[test]
-fn a_batch_outlives_the_cleaning_of_one_of_its_pages() {
-    let home = Home::in_memory();
-    let store = home.create(New::tiny(64).placed(Placement::Dram));
-    let mut batch = Batch::new();
-    for number in 0..60_u8 {
-        batch.put(&[b'k', number], &[number; 200]);
-    }
-    store.apply(&batch, &write()).expect("apply");
-    for number in 0..20_u8 {
-        let _outcome = store.put(&[b'k', number], &[9; 200], &write()).expect("put");
-    }
-    for _ in 0..3 {
-        store.clean().expect("clean");
-    }
-    store.close().expect("close");
-    drop(store);
-    let store = home.open(options(false));
-    let lost: Vec<u8> =
-        (0..60).filter(|number| store.get(&[b'k', *number]).expect("get").is_none()).collect();
-    assert!(lost.is_empty(), "lost after a clean close: {lost:?}");
-}
 
 #[test]
 fn a_crash_while_the_pool_grows() {
