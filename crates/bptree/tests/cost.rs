@@ -209,3 +209,17 @@ fn expiries_are_told_leaf_by_leaf() {
         assert!(cost.fences <= 8 * leaves + 4, "{what}: {} for {leaves}", cost.fences);
     }
 }
+
+/// One for all values, one for the records; there are blank pages.
+#[test]
+fn the_large_values_of_a_batch_have_one_fence() {
+    for values in [1, 8] {
+        let counted = Counted::new(false);
+        let mut batch = Batch::new();
+        (0..values).for_each(|number| _ = batch.put(&key(number), &[7; 8000]));
+        let cost = counted.cost(|store| {
+            store.apply(&batch, &WriteOptions::default()).expect("a batch");
+        });
+        assert_eq!(cost.fences, 2, "{values} values");
+    }
+}

@@ -87,12 +87,30 @@ impl Volume {
         self.space.page_size() as usize - HEAD
     }
 
-    /// Writes a value to pages of its own; durable when it returns.
+    /// The number of pages of a row.
+    fn row_len(&self, bytes: &[u8]) -> usize {
+        bytes.len().div_ceil(self.overflow_page_max())
+    }
+
+    /// Writes each value to pages of its own; durable when it returns. If there is no space for all of them, none is
+    /// written.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    pub(crate) fn write_overflow(&self, value: &[u8], reserve: u32) -> Result<Overflow<'_>> {
-        let written = self.write_row(Row::Value, value, reserve)?;
+    pub(crate) fn write_overflow(
+        &self,
+        values: &[&[u8]],
+        reserve: u32,
+    ) -> Result<Vec<Overflow<'_>>> {
+        let count = values.iter().map(|value| self.row_len(value)).sum();
+        let pages = self.pages.take(count, reserve)?;
+        let mut left = pages.as_slice();
+        let mut written = Vec::with_capacity(values.len());
+        for value in values {
+            let (mine, others) = left.split_at(self.row_len(value));
+            written.push(self.write_row_to(mine, Row::Value, value)?);
+            left = others;
+        }
         if !mutant!("bptree.overflow.fence") {
             self.fence()?;
         }
@@ -104,9 +122,13 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write_overflow`].
     pub(crate) fn write_row(&self, row: Row, bytes: &[u8], reserve: u32) -> Result<Overflow<'_>> {
+        self.write_row_to(&self.pages.take(self.row_len(bytes), reserve)?, row, bytes)
+    }
+
+    /// As [`Volume::write_row`], to these pages.
+    fn write_row_to(&self, pages: &[u32], row: Row, bytes: &[u8]) -> Result<Overflow<'_>> {
         let overflow: Vec<&[u8]> = bytes.chunks(self.overflow_page_max()).collect();
         let mut first = Life { page: LAST, birth: self.birth()? };
-        let pages = self.pages.take(overflow.len(), reserve)?;
         let _unnamed = self.unnamed_rows.begin();
         let mut written =
             Overflow { volume: self, pages: Vec::new(), first, name: [0; NAME], _unnamed };

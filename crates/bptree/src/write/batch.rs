@@ -114,8 +114,11 @@ impl Writer {
         options: &WriteOptions,
         search: &mut PageSearch<'_>,
     ) -> Result<Written> {
+        let large = steps.iter().filter(|step| step.header.large);
+        let demands = large.map(|step| Demand::of(Kind::Put, self.has(step.key)));
+        let demand = demands.max().map(|demand| demand.or_reserve(options.use_reserve));
         let (written, sparse) = loop {
-            match self.try_steps(steps, options, search) {
+            match self.try_steps(steps, (options, demand), search) {
                 Ok(done) => break done,
                 // Values that are written stay for the next try, unless no page is found besides theirs.
                 Err(refused) => search.run(refused, &mut || {
@@ -130,14 +133,16 @@ impl Writer {
     }
 
     /// Makes all changes, if there is room for them: returns the result of the write, and keys of leaves that have
-    /// few records left.
+    /// few records left. The demand is that of the large values; none: there are none.
     fn try_steps<'s>(
         &'s self,
         steps: &mut [Step<'_, 's>],
-        options: &WriteOptions,
+        (options, demand): (&WriteOptions, Option<Demand>),
         search: &mut PageSearch<'_>,
     ) -> Result<(Written, Vec<Vec<u8>>)> {
-        self.write_values(steps, options, search)?;
+        if let Some(demand) = demand {
+            self.write_values(steps, demand, search)?;
+        }
         loop {
             match self.apply_steps(steps, options, search)? {
                 Applied::Done(written, sparse) => return Ok((written, sparse)),
@@ -179,17 +184,23 @@ impl Writer {
         Ok(last.map(step).collect())
     }
 
-    /// Writes the large values that are not written yet.
+    /// Writes the large values, unless they are written already: all of them or none, so that a batch for which there
+    /// is no space costs nothing; durable when it returns.
     fn write_values<'s>(
         &'s self,
         steps: &mut [Step<'_, 's>],
-        options: &WriteOptions,
+        demand: Demand,
         search: &mut PageSearch<'_>,
     ) -> Result<()> {
-        for step in steps.iter_mut().filter(|step| step.header.large && step.overflow.is_none()) {
-            let demand = Demand::of(Kind::Put, self.has(step.key));
-            let reserve = search.ask_for_pages(demand.or_reserve(options.use_reserve));
-            step.overflow = Some(self.write_overflow(step.value, reserve)?);
+        let is_missing = |step: &&mut Step<'_, '_>| step.header.large && step.overflow.is_none();
+        let missing: Vec<_> = steps.iter_mut().filter(is_missing).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let values: Vec<&[u8]> = missing.iter().map(|step| step.value).collect();
+        let written = self.write_overflow(&values, search.ask_for_pages(demand))?;
+        for (step, overflow) in missing.into_iter().zip(written) {
+            step.overflow = Some(overflow);
         }
         Ok(())
     }

@@ -78,8 +78,8 @@ impl Writer {
             Attempt::NeedOverflow(value, seen, expires_at) => {
                 let demand = Demand::of(Kind::Put, seen.is_some());
                 let reserve = search.ask_for_pages(demand.or_reserve(options.use_reserve));
-                let overflow = self.write_overflow(&value, reserve)?;
-                preparation.value = Some(Prepared { overflow, seen, expires_at });
+                let written = self.write_overflow(&[&value], reserve)?.pop();
+                preparation.value = written.map(|it| Prepared { overflow: it, seen, expires_at });
             }
             Attempt::NeedRest(kind) => {
                 // The rest of an existing key is known, so that this demands no more than an overwrite.

@@ -4,11 +4,15 @@ use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
 use crate::upkeep::tests::{GUARD, new_store};
 use crate::volume::counters::Count;
-use coreplane_engine::{Batch, WriteOptions};
+use coreplane_engine::{Batch, Error, WriteOptions};
 use coreplane_pmem::{MediaChoice, Pool, epoch};
 use std::sync::PoisonError;
 
 const PAGE: u32 = 4096;
+
+/// Large values of a batch, of four pages each.
+const VALUES: u32 = 8;
+const VALUE: [u8; 4 * PAGE as usize - 500] = [8; 4 * PAGE as usize - 500];
 
 fn key(number: u32) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
@@ -49,7 +53,6 @@ fn each_change_of_a_batch_goes_to_the_leaf_of_its_key() {
 #[test]
 fn the_large_values_of_a_batch_are_written_once_while_pages_are_gained() {
     let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
-    const VALUES: u32 = 8;
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
     let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
@@ -69,7 +72,7 @@ fn the_large_values_of_a_batch_are_written_once_while_pages_are_gained() {
     let taken = store.pages.take(store.pages.free_len() as usize - 12, 0).expect("free pages");
     let mut batch = Batch::new();
     for number in 0..VALUES {
-        batch.put(&key(number * count / VALUES), &[8; 4 * PAGE as usize - 500]);
+        batch.put(&key(number * count / VALUES), &VALUE);
     }
     let births = || store.birth().expect("a birth");
     let (before, merges) = (births(), store.counters.get(Count::Merges));
@@ -81,4 +84,25 @@ fn the_large_values_of_a_batch_are_written_once_while_pages_are_gained() {
     assert!(drawn <= most, "{drawn} births, no more than {most} are needed");
     taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// There is space for six of its eight values.
+#[test]
+fn a_batch_without_space_for_its_values_writes_none() {
+    let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
+    let (_directory, store) = new_store();
+    let write = WriteOptions::default();
+    let mut batch = Batch::new();
+    for number in 0..VALUES {
+        let _outcome = store.put(&key(number), b"old", &write).expect("put");
+        batch.put(&key(number), &VALUE);
+    }
+    let taken = store.pages.take(store.pages.free_len() as usize - 30, 0).expect("free pages");
+    let births = || store.birth().expect("a birth");
+    let before = births();
+    let refused = store.apply(&batch, &write);
+    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    assert_eq!(births() - before, 1, "that of this question");
+    taken.into_iter().for_each(|page| store.pages.leave(page));
+    store.apply(&batch, &write).expect("a batch");
 }

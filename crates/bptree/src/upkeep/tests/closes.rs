@@ -27,7 +27,7 @@ fn the_pages_of_a_write_that_a_close_ends_are_free_after_the_next_open() {
         let store = Store::format(pool, &options).expect("a store");
         let _outcome = store.put(b"key", b"value", &WriteOptions::default()).expect("put");
         let free = store.pages.free_len();
-        let value = store.write_overflow(&[7; 10 * PAGE as usize], 0).expect("a large value");
+        let value = store.write_overflow(&[&[7; 10 * PAGE as usize]], 0).expect("a large value");
         std::thread::scope(|scope| {
             let close = scope.spawn(|| store.close().expect("close"));
             while !is_late && !store.closed.load(Ordering::Acquire) {

@@ -32,7 +32,7 @@ fn a_leaf_of_64_records_is_written_anew_once_for_one_more() {
     assert_eq!(store.inner.leaves().len(), 1);
     let guard = epoch::pin();
     // Given back at once, and kept by the guard.
-    drop(store.write_overflow(&[7; 100 * PAGE as usize], 0).expect("free pages"));
+    drop(store.write_overflow(&[&[7; 100 * PAGE as usize]], 0).expect("free pages"));
     let taken = take_all_but(&store, 6);
     let before = store.counters.get(Count::Rewrites);
     let _outcome = store.put(&64_u32.to_be_bytes(), b"value", &write).expect("put");
@@ -85,7 +85,7 @@ fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
             drop(guard);
         });
         is_pinned.recv().expect("a reader");
-        drop(store.write_overflow(&[7; PAGE as usize], 0).expect("free pages"));
+        drop(store.write_overflow(&[&[7; PAGE as usize]], 0).expect("free pages"));
         let taken = take_all_but(&store, 0);
         now.store(20, Ordering::Relaxed);
         sweeps.send(()).expect("a reader");
@@ -100,7 +100,7 @@ fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
 
 /// Fills the leaf that holds `key`, while a reader keeps the only pages that there are.
 fn fill_leaf(store: &Store, key: &[u8]) -> Vec<u32> {
-    drop(store.write_overflow(&[7; PAGE as usize], 0).expect("free pages"));
+    drop(store.write_overflow(&[&[7; PAGE as usize]], 0).expect("free pages"));
     let taken = take_all_but(store, 0);
     for _ in 0..3 {
         let _outcome = store.put(key, &[7; 900], &WriteOptions::default()).expect("put");
