@@ -36,7 +36,7 @@ impl Store {
 
     /// Writes a checkpoint of a store whose leaves are shut; returns its first page, for the root to name. None if
     /// there are pages of a write that has yet to find the store closed: in a checkpoint they would be in use; and if
-    /// damage has made the counts unsure: the next open counts the records.
+    /// damage has made the counts, or the free pages, unsure: the next open finds them again.
     fn write_checkpoint(&self, leaves: Vec<Bound>) -> Result<Option<Life>> {
         if self.counters.are_unsure() {
             return Ok(None);

@@ -36,7 +36,7 @@ const COUNTS: usize = Count::DamagedPages as usize + 1;
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     stripes: Stripes<COUNTS>,
-    /// Damage was found, so that it is unknown how many of the counted records there are.
+    /// Damage was found, so that it is unknown how many of the counted records there are, or which pages are free.
     are_unsure: AtomicBool,
 }
 
@@ -57,13 +57,13 @@ impl Counters {
         self.stripes.get(count as usize)
     }
 
-    /// Notes that records were lost that are counted, or may be.
+    /// Notes that records were lost that are counted, or may be; or that pages are in use that nothing leads to.
     #[cold]
     pub(crate) fn be_unsure(&self) {
         self.are_unsure.store(true, Ordering::Relaxed);
     }
 
-    /// True if the next open has to count the records.
+    /// True if the next open has to count the records, and to find the free pages.
     pub(crate) fn are_unsure(&self) -> bool {
         self.are_unsure.load(Ordering::Relaxed) && !mutant!("bptree.close.counts")
     }

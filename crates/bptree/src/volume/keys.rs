@@ -318,14 +318,15 @@ impl Volume {
         }
     }
 
-    /// Gives back the rests of keys that no leaf knows any more, or of a bound that no longer exists. The pages of
-    /// a damaged rest are unknown: the next recovery finds them.
+    /// Gives back the rests of keys that no leaf knows any more, or of a bound that no longer exists, as far as their
+    /// pages are [known](Volume::known).
     ///
     /// # Errors
     /// As [`Volume::retire`], after all of them were tried.
     pub(crate) fn retire_rests(&self, guard: &Guard, fields: &[&[u8]]) -> Result<()> {
-        let pages = |field: &&[u8]| self.rest_of(guard, field).unwrap_or_default();
-        self.retire_all(fields.iter().flat_map(pages))
+        let long = fields.iter().filter(|field| self.is_long(field));
+        let pages = |field: &&[u8]| self.known(self.rest_of(guard, field).unwrap_or_default());
+        self.retire_all(long.flat_map(pages))
     }
 }
 

@@ -297,10 +297,19 @@ impl Volume {
         Ok(OverflowPage { birth, next: word(16), bytes })
     }
 
-    /// Gives back the pages of a large value whose record is gone. If it is damaged, its pages are unknown: the
-    /// next recovery finds them.
+    /// Gives back the pages of a large value whose record is gone, as far as they are [known](Volume::known).
     pub(crate) fn retire_overflow(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
-        self.retire_all(self.pages_of(guard, view)?)
+        self.retire_all(self.known(self.pages_of(guard, view)?))
+    }
+
+    /// The pages of a row whose name goes. If the row is damaged, there are none: its pages are unknown, and would be
+    /// in use in a checkpoint; the next open is a recovery, which finds them.
+    pub(crate) fn known(&self, pages: Vec<u32>) -> Vec<u32> {
+        // No row is empty.
+        if pages.is_empty() {
+            self.counters.be_unsure();
+        }
+        pages
     }
 
     /// As [`Volume::retire_overflow`], behind the write that has replaced the record: that write counts, even if

@@ -102,31 +102,40 @@ impl Writer {
         first.or_else(|error| lives.find_map(Result::ok).ok_or(error))
     }
 
-    /// The pages of all large values and rests of keys in leaves that are shut. The next recovery finds those of a
-    /// damaged rest.
+    /// The pages of all large values and rests of keys in leaves that are shut, as far as they are
+    /// [known](crate::volume::Volume::known).
     fn overflow_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
         let mut overflow = Vec::new();
         for (least, page) in leaves {
             let loaded = if self.opened.has_large { self.load_leaf(*page) } else { Ok(()) };
             match loaded {
-                // The overflow pages of a damaged leaf are unknown: the next recovery finds them.
-                Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => continue,
+                // The overflow pages of a damaged leaf are unknown.
+                Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
+                    self.counters.be_unsure();
+                    continue;
+                }
                 loaded => loaded?,
             }
             if self.is_long(least) {
                 let least = self.head_of(guard, *page)?.least;
-                overflow.extend(self.rest_of(guard, &least).unwrap_or_default());
+                overflow.extend(self.known(self.rest_of(guard, &least).unwrap_or_default()));
             }
             let leaf = self.leaves.get(*page as usize);
             let has_overflow = leaf.has_large() || leaf.has_long();
             let used = if has_overflow { leaf.used() } else { PlaceSet::first(0) };
             for place in used {
-                // The pages of a record that is not there are unknown, too.
-                let Ok(view) = self.record_at(guard, *page, leaf, place) else { continue };
+                let Ok(view) = self.record_at(guard, *page, leaf, place) else {
+                    // The pages of a record that is not there are unknown, too.
+                    self.counters.be_unsure();
+                    continue;
+                };
                 if view.header.large && view.header.kind == Kind::Put {
-                    overflow.extend(self.pages_of(guard, &view)?);
+                    overflow.extend(self.known(self.pages_of(guard, &view)?));
                 }
-                overflow.extend(self.rest_of(guard, view.key()).unwrap_or_default());
+                if self.is_long(view.key()) {
+                    overflow
+                        .extend(self.known(self.rest_of(guard, view.key()).unwrap_or_default()));
+                }
             }
         }
         Ok(overflow)
