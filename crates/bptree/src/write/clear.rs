@@ -117,8 +117,9 @@ impl Writer {
                 loaded => loaded?,
             }
             if self.is_long(least) {
-                let least = self.head_of(guard, *page)?.least;
-                overflow.extend(self.known(self.rest_of(guard, &least).unwrap_or_default()));
+                let rest =
+                    self.head_of(guard, *page).and_then(|head| self.rest_of(guard, &head.least));
+                overflow.extend(self.known(rest.unwrap_or_default()));
             }
             let leaf = self.leaves.get(*page as usize);
             let has_overflow = leaf.has_large() || leaf.has_long();

@@ -115,3 +115,32 @@ fn a_clear_that_fails_leaves_the_store_as_it_was() {
     store.clear().expect("clear");
     assert!(store.get(b"key").expect("get").is_none());
 }
+
+/// The rest of the least key of such a leaf cannot be told.
+#[test]
+fn a_store_of_long_keys_with_a_damaged_head_can_be_emptied() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let options = Options { background: false, ..Options::default() };
+    let store = Bptree::create(&path, 1 << 20, PAGE as u32, MediaChoice::Auto, &options);
+    let store = store.expect("create");
+    let free = store.stats().free_bytes;
+    for number in 0..60 {
+        let key = [vec![b'k'; 600], key(number)].concat();
+        let _outcome = store.put(&key, &[7; 100], &WriteOptions::default()).expect("put");
+    }
+    let (file, pool) = (beneath(&path), std::fs::read(&path).expect("read"));
+    let has_least = |page: &usize| {
+        tail(&pool, *page).is_some() && !word(&pool, page * PAGE + 8).is_multiple_of(0x10000)
+    };
+    for page in (1..pool.len() / PAGE).filter(has_least) {
+        let at = page * PAGE + 5;
+        file.write_all_at(&[pool[at] ^ 1], at as u64).expect("write");
+    }
+    store.clear().expect("clear");
+    assert_eq!(store.len().expect("len"), 0);
+    store.close().expect("close");
+    drop(store);
+    let store = Bptree::open(&path, MediaChoice::Auto, &options, &|_| {}).expect("open");
+    assert_eq!(store.stats().free_bytes, free, "pages of bounds are lost");
+}
