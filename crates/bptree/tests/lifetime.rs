@@ -4,7 +4,7 @@ use coreplane_bptree::{Bptree, Options};
 use coreplane_conformance::model::ManualClock;
 use coreplane_conformance::steps::iterate_all;
 use coreplane_engine::{
-    Batch, Deferred, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions,
+    Batch, Deferred, Durability, Engine, Error, Repairable, Replicated, UnixMillis, WriteOptions,
 };
 use coreplane_pmem::MediaChoice;
 use std::path::Path;
@@ -389,24 +389,46 @@ fn a_scan_that_checks_what_it_shows_tells_of_damage_at_rest() {
     }
 }
 
-/// A call of an iteration skips no more expired records than it would show live ones.
+/// A call of an iteration passes no more expired records than it would show live ones, and few tombstones and empty
+/// leaves.
 #[test]
-fn what_has_expired_is_a_step_of_an_iteration() {
-    const EXPIRED: usize = 1000;
+fn what_is_gone_is_a_step_of_an_iteration() {
+    const GONE: usize = 10_000;
     const COUNT: usize = 10;
-    let directory = in_memory();
-    let clock = ManualClock::starting_at(UnixMillis(1000));
-    let options = Options { background: false, time: Some(clock.as_clock()), ..Options::default() };
-    let store = created(directory.path(), 8 << 20, &options);
-    let expiring = WriteOptions { expires_at: Some(UnixMillis(2000)), ..WriteOptions::default() };
-    for number in 0..EXPIRED {
-        let key = format!("key:{number:04}");
-        assert!(store.put(key.as_bytes(), b"v", &expiring).expect("put").is_written());
+    for (is_deleted, is_swept) in [(false, false), (true, false), (false, true)] {
+        let directory = in_memory();
+        let clock = ManualClock::starting_at(UnixMillis(1000));
+        let time = Some(clock.as_clock());
+        let options = Options { background: false, time, ..Options::default() };
+        let store = created(directory.path(), 8 << 20, &options);
+        if is_deleted {
+            store.hold_tombstones(0).expect("hold");
+        }
+        let write = WriteOptions::default();
+        let expires_at = (!is_deleted).then_some(UnixMillis(2000));
+        for number in 0..GONE {
+            let key = format!("key:{number:05}");
+            let options = WriteOptions { expires_at, ..write };
+            assert!(store.put(key.as_bytes(), b"v", &options).expect("put").is_written());
+        }
+        let leaves = store.stats().figure("leaves_split").expect("a figure") + 1;
+        assert!(store.put(b"lives", b"v", &write).expect("put").is_written());
+        for number in (0..GONE).filter(|_| is_deleted) {
+            let key = format!("key:{number:05}");
+            assert!(store.delete(key.as_bytes(), &write).expect("delete").is_written());
+        }
+        clock.set(UnixMillis(3000));
+        if is_swept {
+            assert_eq!(store.sweep_expired().expect("sweep"), GONE as u64);
+        }
+        let (calls, shown) = iterate_all(&store, COUNT).expect("iterate");
+        assert_eq!(shown, [b"lives"]);
+        // A leaf that is begun is shown to its end: up to 128 records, behind up to 127 tombstones.
+        let least = match (is_swept, is_deleted) {
+            (true, _) => leaves as usize / 128,
+            (_, true) => GONE / 256,
+            _ => GONE / 128,
+        };
+        assert!(calls >= least && least > 1, "{calls} calls, {least} are due");
     }
-    assert!(store.put(b"lives", b"v", &WriteOptions::default()).expect("put").is_written());
-    clock.set(UnixMillis(3000));
-    let (calls, shown) = iterate_all(&store, COUNT).expect("iterate");
-    assert_eq!(shown, [b"lives"]);
-    // A leaf that is begun is shown to its end: up to 128 records.
-    assert!(calls >= EXPIRED / 128, "{calls} calls");
 }

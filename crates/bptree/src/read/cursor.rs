@@ -12,6 +12,9 @@ use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
 
+/// Tombstones and empty leaves that a call of an iteration passes, unless it is asked for more records.
+const PASSED_MAX: usize = 128;
+
 /// The position where an iteration goes on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
@@ -41,7 +44,8 @@ fn expiries(records: &[Listed<'_>]) -> impl Iterator<Item = UnixMillis> {
 }
 
 impl Reader {
-    /// Shows the live records of whole leaves from `cursor` on, until `count` were met, expired ones included.
+    /// Shows the live records of whole leaves from `cursor` on, until `count` were met, expired ones included, or as
+    /// many tombstones and empty leaves, but not fewer than [`PASSED_MAX`].
     ///
     /// # Errors
     /// If a leaf is damaged, or in doubt; and, for skipped records, when all others have been shown, by a call that
@@ -56,7 +60,7 @@ impl Reader {
             Place::From { key, hurt } => (key, hurt),
             Place::DamagedField(offset) => return Err(passed_by(offset)),
         };
-        let (mut met, mut shown) = (0, 0);
+        let (mut met, mut passed, mut shown) = (0, 0, 0);
         loop {
             let guard = epoch::pin();
             let leaf = self.leaf_of(&guard, &from)?;
@@ -66,6 +70,7 @@ impl Reader {
             for (key, whole) in leaf.records.iter().filter(|(key, _)| **key >= *from) {
                 let view = &whole.view;
                 if view.header.kind != Kind::Put {
+                    passed += 1;
                     continue;
                 }
                 met += 1;
@@ -74,8 +79,10 @@ impl Reader {
                     visit(whole.entry(key));
                 }
             }
-            let mut passed = leaf.hurt.iter().filter(|it| it.is_record);
-            hurt = hurt.or_else(|| passed.next().map(|it| it.offset));
+            passed += usize::from(leaf.records.is_empty());
+            let is_enough = met >= count.max(1) || passed >= count.max(PASSED_MAX);
+            let mut skipped = leaf.hurt.iter().filter(|it| it.is_record);
+            hurt = hurt.or_else(|| skipped.next().map(|it| it.offset));
             let place = match (leaf.head.bound, hurt) {
                 (None, None) => {
                     spin::lock(&self.cursors).end(cursor);
@@ -83,7 +90,7 @@ impl Reader {
                 }
                 (None, Some(offset)) if shown == 0 => return Err(passed_by(offset)),
                 (None, Some(offset)) => Place::DamagedField(offset),
-                (Some(key), hurt) if met >= count.max(1) => Place::From { key, hurt },
+                (Some(key), hurt) if is_enough => Place::From { key, hurt },
                 (Some(key), _) => {
                     from = key;
                     continue;
