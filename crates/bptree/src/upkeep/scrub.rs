@@ -152,8 +152,12 @@ impl Store {
         let is_still =
             || self.is_unloaded(page) && self.space.watermarks(page).is_some_and(|it| it.0 == end);
         let head = match Head::read(&self.space, guard, self.seed, page) {
-            Ok(head) => head?,
-            Err(_) => return is_still().then_some((0, false)),
+            Ok(Some(head)) => head,
+            // A leaf that begins like none, or ends behind what is published, is damaged.
+            Ok(None) if self.is_overflow(guard, page) || self.inner.bounds_of(page).is_none() => {
+                return None;
+            }
+            _ => return is_still().then_some((0, false)),
         };
         let birth = head.birth;
         // A new leaf is written before its directory is loaded.

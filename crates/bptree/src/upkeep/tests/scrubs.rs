@@ -10,6 +10,7 @@ use coreplane_engine::{Scrub, TimeSource, UnixMillis, WriteOptions};
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use coreplane_record::Header;
 use smallvec::smallvec;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -59,7 +60,7 @@ fn with_clock(clock: &Arc<AtomicU64>) -> Options {
 }
 
 /// Scrubs every page.
-fn round(store: &Store) {
+pub(super) fn round(store: &Store) {
     let mut scrub = Scrub::default();
     (0..store.space.pages()).for_each(|_| _ = store.scrub_next(&mut scrub));
 }
@@ -110,4 +111,33 @@ fn expired_records_of_a_copy_stay() {
     round(&store);
     assert_eq!(store.len(), KEYS);
     assert!(store.counters.get(Count::ScrubbedPages) > 0);
+}
+
+/// It begins like the page of no leaf then, or ends behind what is published.
+#[test]
+fn a_wrong_kind_or_length_of_a_leaf_that_nobody_reads_is_found() {
+    for (at, bit) in [(4, 1), (9, 0x40), (11, 0x40)] {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let path = directory.path().join("pool");
+        let options = Options { background: false, ..Options::default() };
+        let pool = Pool::create(&path, &create_options(1 << 20, PAGE, MediaChoice::Auto));
+        let store = Store::format(pool.expect("a pool"), &options).expect("a store");
+        for (key, len) in [(b"a", 100), (b"b", 9000)] {
+            let _outcome = store.put(key, &vec![7; len], &WriteOptions::default()).expect("put");
+        }
+        store.close().expect("close");
+        drop(store);
+        let pool = Pool::open(&path, &OpenOptions::default()).expect("a pool");
+        let store = Store::open(pool, &options, &|_| {}).expect("open");
+        round(&store);
+        assert_eq!(store.counters.get(Count::DamagedPages), 0);
+        let at = store.space.start_of(store.inner.descend(b"a").leaf) + at;
+        let file = std::fs::File::options().read(true).write(true).open(&path).expect("open");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("read");
+        file.write_all_at(&[byte[0] ^ bit], at).expect("write");
+        round(&store);
+        assert_eq!(store.counters.get(Count::DamagedPages), 1, "byte {at}");
+        assert_eq!(store.opened.unloaded.load(Ordering::Relaxed), 1, "it was loaded");
+    }
 }
