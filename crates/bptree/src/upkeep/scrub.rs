@@ -5,8 +5,8 @@
 //! A leaf that is not loaded is read from its page, and stays so.
 //!
 //! It also removes the expired records of a sound leaf ([`sweep`](crate::upkeep::sweep)), to which nobody may write
-//! ever again. That counts as a part of its work, of which it rests a multiple. In a pool that is opened as a copy
-//! they stay: their removal would only take memory.
+//! ever again, and merges leaves that have few records left. That counts as a part of its work, of which it rests a
+//! multiple. In a pool that is opened as a copy they stay: their removal would only take memory.
 //!
 //! A caller that has copies elsewhere asks for more ([`Store::scrub`]): each leaf is checked against the state that
 //! a recovery would read, and if that differs from the known state, the leaf is rewritten

@@ -40,10 +40,10 @@ impl Store {
         damage.map_or(Ok(swept), Err)
     }
 
-    /// Removes the expired records of the leaf in a page. Not urgent: where there is no page for a leaf without them,
-    /// it stays as it is, and its turn comes again.
+    /// Removes the expired records of the leaf in a page, and merges it with a neighbour if both have few records.
+    /// Not urgent: where there is no page for that, it stays as it is, and its turn comes again.
     pub(super) fn sweep_page(&self, page: u32) {
-        let Some(least) = self.least_if_expired(page) else { return };
+        let Some(least) = self.least_if_expired(page) else { return self.merge_page(page) };
         if self.sweep_at(&least, self.pages.reserve(Demand::Overwrite)).is_ok() {
             self.merge_after(&least);
         }

@@ -3,7 +3,7 @@
 //!
 //! No merge is necessary: it saves pages and steps. So it is never a reason to refuse a write, and comes after it.
 
-use crate::leaf::{Directory, Head};
+use crate::leaf::{Directory, Head, PLACES};
 use crate::tree::fill_factor::FillFactor;
 use crate::tree::image::give_items;
 use crate::tree::lock::Locked;
@@ -13,25 +13,47 @@ use crate::write::Writer;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{epoch, mutant};
+use std::sync::atomic::Ordering;
 
 impl Writer {
     /// Merges the leaf that serves `key` with a neighbour, after a write. The write counts, even if this fails:
     /// where the other leaf is damaged both stay as they are, and operations on it, the scrub and `verify` report
     /// it. If the medium fails the next write reports that.
     pub(crate) fn merge_after(&self, key: &[u8]) {
-        let _merged = self.merge_at(key).is_ok();
+        let _merged = self.merge_at(key, &Directory::records).is_ok();
     }
 
-    /// Merges the leaf that serves `key` with a neighbour, if they are small enough. Not urgent: where there is no
-    /// page for it, the leaves stay.
+    /// Merges the leaf in a page with a neighbour, if it has few records, although no delete has just made it small:
+    /// tombstones may have kept the two apart, and be held no longer. Leaves that are not loaded stay so.
+    pub(crate) fn merge_page(&self, page: u32) {
+        let is_small =
+            |leaf: &&Directory| !leaf.is_unloaded() && leaf.live() < self.space.page_size() / 4;
+        if self.leaves.made(page as usize).filter(is_small).is_none() {
+            return;
+        }
+        let held = self.held_tombstones.load(Ordering::Acquire);
+        let records = |leaf: &Directory| match leaf.is_unloaded() {
+            true => PLACES,
+            // Some of its tombstones may be held: they take places, too.
+            false if leaf.given() > held => leaf.used().count(),
+            false => leaf.records(),
+        };
+        let guard = epoch::pin();
+        if let Ok((least, _)) = self.bounds(&guard, page) {
+            let _merged = self.merge_at(&least, &records).is_ok();
+        }
+    }
+
+    /// Merges the leaf that serves `key` with a neighbour, if they are small enough, by the number of records that
+    /// each may have. Not urgent: where there is no page for it, the leaves stay.
     ///
     /// # Errors
     /// As [`Writer::merge_run`].
-    fn merge_at(&self, key: &[u8]) -> Result<bool> {
+    fn merge_at(&self, key: &[u8], records: &dyn Fn(&Directory) -> usize) -> Result<bool> {
         let guard = epoch::pin();
         for (left, separator, right) in self.inner.pairs_of(key) {
             let pair = [left, right];
-            if self.may_be_one(&pair, FillFactor::HALF)
+            if self.may_be_one(&pair, FillFactor::HALF, records)
                 && self.merge_run(&guard, (&pair, &[separator]), (FillFactor::HALF, 1, 0))?
             {
                 return Ok(true);
@@ -42,10 +64,15 @@ impl Writer {
 
     /// True if one leaf can hold the records of these, as far as their directories tell. Mostly it cannot, and then
     /// the leaves need not be locked and read after each delete.
-    fn may_be_one(&self, pages: &[u32], fill: FillFactor) -> bool {
+    fn may_be_one(
+        &self,
+        pages: &[u32],
+        fill: FillFactor,
+        records: &dyn Fn(&Directory) -> usize,
+    ) -> bool {
         let leaves = || pages.iter().map(|page| self.leaves.get(*page as usize));
         let live: usize = leaves().map(|leaf| leaf.live() as usize).sum();
-        let records: usize = leaves().map(Directory::records).sum();
+        let records: usize = leaves().map(records).sum();
         live <= fill.of(self.space.page_size() as usize) && records <= fill.records
     }
 

@@ -1,6 +1,7 @@
 //! Leaves that are merged.
 
 use crate::upkeep::Store;
+use crate::upkeep::tests::scrubs::round;
 use crate::upkeep::tests::{GUARD, new_store};
 use crate::volume::counters::Count;
 use crate::volume::pages::Demand;
@@ -193,5 +194,32 @@ fn a_leaf_that_is_emptied_beside_full_ones_goes() {
         let leaves = leaves.len();
         let left = store.inner.leaves().len();
         assert!(leaves > 10 && left <= leaves / 2 + 1, "{left} of {leaves} leaves, {holds}");
+    }
+}
+
+/// Nothing is deleted in them any more when the hold ends.
+#[test]
+fn leaves_that_held_tombstones_kept_apart_are_merged_by_the_scrub() {
+    for is_raised in [false, true] {
+        let (_directory, store) = new_store();
+        store.hold_tombstones(0).expect("a hold");
+        let write = WriteOptions::default();
+        for number in 0..800 {
+            let _outcome = store.put(&key(number), &[7; 20], &write).expect("put");
+        }
+        let mut newest = 0;
+        for number in 0..800 {
+            let outcome = remove(&store, &key(number)).expect("delete");
+            newest = newest.max(outcome.written().expect("a tombstone").sequence);
+        }
+        let state = || (store.inner.leaves().len(), store.merge_tries.load(Ordering::Relaxed));
+        let before = state();
+        round(&store);
+        assert_eq!(state(), before, "all tombstones are held");
+        store.hold_tombstones(if is_raised { newest } else { u64::MAX }).expect("a hold");
+        (0..8).for_each(|_| round(&store));
+        let (leaves, _) = state();
+        assert!(before.0 > 10 && leaves < 3, "{leaves} of {} leaves", before.0);
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }
