@@ -17,10 +17,10 @@ use coreplane_pmem as pmem;
 use std::collections::HashMap;
 
 /// The places of the leaves that were found, by page.
-struct Places(Vec<u32>);
+pub(super) struct Places(Vec<u32>);
 
 impl Places {
-    fn new(found: &[Found], pages: u32) -> Self {
+    pub(super) fn new(found: &[Found], pages: u32) -> Self {
         let mut places = vec![u32::MAX; pages as usize];
         for (found, place) in found.iter().zip(0..) {
             places[found.page as usize] = place;
@@ -28,7 +28,8 @@ impl Places {
         Self(places)
     }
 
-    fn of(&self, found: &[Found], life: Life) -> Option<usize> {
+    /// The place of a leaf; none if it no longer exists.
+    pub(super) fn of(&self, found: &[Found], life: Life) -> Option<usize> {
         let place = *self.0.get(life.page as usize)? as usize;
         found.get(place).filter(|found| found.life() == life).map(|_| place)
     }

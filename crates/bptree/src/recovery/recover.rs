@@ -27,6 +27,7 @@
 use crate::leaf::{Head, Life};
 use crate::recovery::Recovery;
 use crate::recovery::coverage::{drop_older, in_order, is_tiled};
+use crate::recovery::prove::Places;
 use crate::tree::leaf_page::{Found, Latest};
 use crate::tree::multi_leaf_commit::Commits;
 use crate::volume::counters::Count;
@@ -40,34 +41,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Pages that a thread reads before it takes more, and bytes in them: the kernel is asked for all of them at once.
 const AT_A_TIME: u32 = 1024;
 const BYTES_AT_A_TIME: u32 = 16 << 20;
-
-/// The leaves found in all pages.
-struct Lives<'f> {
-    found: &'f [Found],
-    /// By page: one more than the place of the leaf that was found there; 0: no leaf.
-    places: Vec<u32>,
-}
-
-impl<'f> Lives<'f> {
-    fn new(found: &'f [Found], pages: u32) -> Self {
-        let mut places = vec![0; pages as usize];
-        for (found, place) in found.iter().zip(1..) {
-            places[found.page as usize] = place;
-        }
-        Self { found, places }
-    }
-
-    /// True if the leaf no longer exists, or is marked superseded.
-    fn is_gone(&self, life: Life) -> bool {
-        let place = self.places.get(life.page as usize).copied().unwrap_or(0);
-        let found = place.checked_sub(1).map(|place| &self.found[place as usize]);
-        found.is_none_or(|found| found.life() != life || found.is_dead)
-    }
-
-    fn counts(&self, found: &Found) -> bool {
-        found.head.predecessor.is_none_or(|before| self.is_gone(before))
-    }
-}
 
 impl Recovery<'_> {
     /// Finds and reads the leaves. The pages are in service once the last one is cut.
@@ -126,8 +99,11 @@ impl Recovery<'_> {
 
     /// The leaves that are not dead: those that count, and those that do not.
     fn counting(&self, found: Vec<Found>) -> (Vec<Found>, Vec<Found>) {
-        let lives = Lives::new(&found, self.space.pages());
-        let counts: Vec<bool> = found.iter().map(|found| lives.counts(found)).collect();
+        let places = Places::new(&found, self.space.pages());
+        // The leaf no longer exists, or is marked superseded.
+        let is_gone = |life: Life| places.of(&found, life).is_none_or(|at| found[at].is_dead);
+        let counts = |found: &Found| found.head.predecessor.is_none_or(is_gone);
+        let counts: Vec<bool> = found.iter().map(counts).collect();
         let (mut counting, mut void) = (Vec::with_capacity(found.len()), Vec::new());
         for (found, counts) in found.into_iter().zip(counts).filter(|(found, _)| !found.is_dead) {
             if counts { counting.push(found) } else { void.push(found) }
