@@ -172,52 +172,56 @@ fn heal(shelf: &Shelf, store: Bptree, mut map: Map, (hurt, round): (Vec<u8>, u8)
     is_right(&opened(&shelf.path()).expect("open"));
 }
 
-/// Its leaf is read, scanned and rewritten without it.
-#[test]
-fn a_long_key_that_is_damaged_costs_itself_and_is_put_again() {
-    let key = |number: u32| {
-        let rest = vec![b'l'; 430 + number as usize % 3 * 2500];
-        [format!("{number:05}").into_bytes(), rest].concat()
-    };
+/// Puts each damaged key again, or deletes it, after a look at the store beside it; returns how many keys there were,
+/// and how many that had been deleted.
+fn heal_each(shelf: fn(bool) -> Shelf, look: fn(&Bptree, &mut Map, &[u8])) -> (u32, u32) {
     let (mut healed, mut deleted) = (0, 0);
     for closes in [false, true] {
-        let shelf = shelf_of(closes, key);
+        let shelf = shelf(closes);
         for (round, flip) in (0_u8..=255).cycle().zip(flips_in_rests(&shelf)) {
             let store = shelf.open(&[flip]).expect("open");
             let mut map = shelf.map.clone();
             let Some(hurt) = hurt_in(&store, &map) else { continue };
-            is_only_hurt(&store, &map, &hurt);
-            if map[&hurt].is_some() {
-                for value in 0..3 {
-                    for other in shelf.map.keys().filter(|key| **key != hurt) {
-                        let _outcome =
-                            store.put(other, &[value; 120], &WriteOptions::default()).expect("put");
-                        map.insert(other.clone(), Some(vec![value; 120]));
-                    }
-                }
-                is_only_hurt(&store, &map, &hurt);
-            }
+            look(&store, &mut map, &hurt);
             *if map[&hurt].is_some() { &mut healed } else { &mut deleted } += 1;
             heal(&shelf, store, map, (hurt, round));
         }
     }
+    (healed, deleted)
+}
+
+/// Its leaf is read, scanned and rewritten without it.
+#[test]
+fn a_long_key_that_is_damaged_costs_itself_and_is_put_again() {
+    let shelf = |closes| {
+        shelf_of(closes, |number| {
+            let rest = vec![b'l'; 430 + number as usize % 3 * 2500];
+            [format!("{number:05}").into_bytes(), rest].concat()
+        })
+    };
+    let (healed, deleted) = heal_each(shelf, |store, map, hurt| {
+        is_only_hurt(store, map, hurt);
+        if map[hurt].is_none() {
+            return;
+        }
+        for round in 0..3 {
+            for (key, value) in map.iter_mut().filter(|(key, _)| **key != hurt) {
+                let written = vec![round; 120];
+                let _outcome = store.put(key, &written, &WriteOptions::default()).expect("put");
+                *value = Some(written);
+            }
+        }
+        is_only_hurt(store, map, hurt);
+    });
     assert!(healed > 8 && deleted > 0, "{healed} keys, and {deleted} that were deleted");
 }
 
 /// The place of the damaged key among them is unknown.
 #[test]
 fn a_damaged_key_among_others_that_begin_alike_is_put_again() {
-    let mut healed = 0;
-    for closes in [false, true] {
-        let shelf = long_shelf(closes);
-        for (round, flip) in (0_u8..=255).cycle().zip(flips_in_rests(&shelf)) {
-            let store = shelf.open(&[flip]).expect("open");
-            let Some(hurt) = hurt_in(&store, &shelf.map) else { continue };
-            assert_eq!(differing(&answers(&store, &shelf.map), &shelf.map).len(), 0);
-            heal(&shelf, store, shelf.map.clone(), (hurt, round));
-            healed += 1;
-        }
-    }
+    let (healed, _) = heal_each(long_shelf, |store, map, _| {
+        assert_eq!(differing(&answers(store, map), map).len(), 0);
+    });
     assert!(healed > 8, "{healed} keys");
 }
 

@@ -68,30 +68,6 @@ fn a_delete_beside_a_damaged_leaf_is_answered_as_made() {
     assert!(first.iter().all(|key| remove(&store, key).is_ok_and(|it| it.written().is_none())));
 }
 
-/// All leaves are empty, as after a sweep: each of their pages can be reclaimed.
-#[test]
-fn leaves_without_records_are_put_together_when_pages_are_short() {
-    let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
-    let (_directory, store) = new_store();
-    let write = WriteOptions::default();
-    let count = (0..).take_while(|at| store.put(&key(*at), &[7; 100], &write).is_ok()).count();
-    assert!(count > 3000, "{count} records");
-    let keys: Vec<u32> = (0..count as u32).collect();
-    for keys in keys.chunks(60) {
-        let mut batch = Batch::new();
-        for at in keys {
-            batch.delete(&key(*at));
-        }
-        store.apply(&batch, &write).expect("a batch");
-    }
-    let again = (0..).take_while(|at| {
-        let key = format!("other {at:06}");
-        store.put(key.as_bytes(), &[7; 100], &write).is_ok()
-    });
-    assert!(again.count() > count * 9 / 10, "less than {count} others");
-    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
-}
-
 /// To merge two leaves into one takes one page, to merge three into two takes two. There is one page, and the
 /// cheapest run takes two.
 #[test]
