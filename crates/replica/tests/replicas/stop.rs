@@ -1,10 +1,9 @@
 //! A node whose medium fails stops, and says what is known of its open writes.
 
-use coreplane_engine::{Completion, Deferred, Engine, Error, Horizon, WriteOptions};
-use coreplane_mvcc::{LogMap, MapKind, Options};
-use coreplane_pmem::media::sim::{Model, Sim, SimOptions};
-use coreplane_replica::{Replica, Settings, map_options};
-use std::sync::Arc;
+use crate::seat::{LEN, Seat, early, seat_on};
+use coreplane_engine::{Deferred, Engine, Error, Horizon};
+use coreplane_mvcc::MapKind;
+use coreplane_pmem::media::sim::Model;
 
 /// Turns after which a sync has ended.
 const TURNS: usize = 500;
@@ -13,16 +12,8 @@ const TURNS: usize = 500;
 #[test]
 fn what_a_stopped_node_leaves_open_is_indeterminate() {
     for kind in MapKind::ALL {
-        let (len, page_size, model) = (1 << 20, 4096, Model::File);
-        let sim =
-            Sim::new(&SimOptions { len, max_len: len, page_size, model, ..SimOptions::default() });
-        let sim = sim.expect("memory");
-        let options = map_options(&Options { background: false, ..Options::default() });
-        let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options);
-        let settings = Settings { id: 1, identity: 1, peers: vec![1], ..Settings::default() };
-        let replica = Replica::open(Box::new(map.expect("create")), settings, None).expect("open");
-        let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
-        let put = |key: &[u8]| replica.put(key, b"1", &early).map(|outcome| outcome.ticket());
+        let Seat { replica, sim, .. } = seat_on((Model::File, LEN), kind, 1, vec![1]);
+        let put = |key: &[u8]| replica.put(key, b"1", &early()).map(|outcome| outcome.ticket());
         assert!((0..TURNS).any(|_| replica.tick().is_ok() && replica.leads()), "it leads");
         let made = Horizon::from(put(b"made").expect("put"));
         let is_made = || replica.tick().is_ok() && replica.is_durable(&made).expect("it runs");

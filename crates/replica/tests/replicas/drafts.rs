@@ -1,31 +1,9 @@
 //! Small writes between two turns share an entry of the log.
 
-use coreplane_engine::{Batch, Clear, Completion, Deferred, Engine, Error, WriteOptions};
-use coreplane_mvcc::{LogMap, MapKind, Options};
-use coreplane_pmem::media::sim::{Sim, SimOptions};
-use coreplane_replica::{Replica, Settings, map_options};
-use std::sync::Arc;
-
-const KINDS: [MapKind; 2] = [MapKind::List, MapKind::CowTree];
-
-/// A cluster of one node, which leads.
-fn alone(kind: MapKind) -> (Replica, Sim) {
-    let (len, page_size) = (1 << 20, 4096);
-    let sim = Sim::new(&SimOptions { len, max_len: len, page_size, ..SimOptions::default() });
-    let sim = sim.expect("memory");
-    let options = map_options(&Options { background: false, ..Options::default() });
-    let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options).expect("create");
-    let settings = Settings { id: 1, identity: 1, peers: vec![1], ..Settings::default() };
-    let replica = Replica::open(Box::new(map), settings, None).expect("open");
-    while !replica.leads() {
-        replica.tick().expect("tick");
-    }
-    (replica, sim)
-}
-
-fn early() -> WriteOptions {
-    WriteOptions { completion: Completion::Early, ..WriteOptions::default() }
-}
+use crate::seat::{Seat, alone, early};
+use coreplane_engine::{Batch, Clear, Deferred, Engine, Error};
+use coreplane_mvcc::MapKind;
+use coreplane_replica::Replica;
 
 /// The index of a put.
 fn put(replica: &Replica, key: &[u8], len: usize) -> u64 {
@@ -35,22 +13,22 @@ fn put(replica: &Replica, key: &[u8], len: usize) -> u64 {
 
 #[test]
 fn small_writes_share_an_entry_and_a_key_is_in_it_once() {
-    for kind in KINDS {
-        let (replica, _sim) = alone(kind);
-        put(&replica, b"c", 8);
+    for kind in MapKind::ALL {
+        let Seat { replica, .. } = &alone(kind);
+        put(replica, b"c", 8);
         replica.persisted().expect("a turn");
-        let first = put(&replica, b"a", 8);
+        let first = put(replica, b"a", 8);
         let mut batch = Batch::new();
         batch.put(b"b", b"2").delete(b"c");
         assert_eq!(replica.apply(&batch, &early()).expect("batch").sequence, first);
-        assert_eq!(put(&replica, b"b", 9), first + 1, "its key is in the first");
-        assert_eq!(put(&replica, b"d", 9), first + 1);
-        assert_eq!(put(&replica, b"e", 2_000), first + 2, "it is not small");
-        assert_eq!(put(&replica, b"f", 9), first + 3);
+        assert_eq!(put(replica, b"b", 9), first + 1, "its key is in the first");
+        assert_eq!(put(replica, b"d", 9), first + 1);
+        assert_eq!(put(replica, b"e", 2_000), first + 2, "it is not small");
+        assert_eq!(put(replica, b"f", 9), first + 3);
         replica.persisted().expect("a turn");
-        assert_eq!(put(&replica, b"g", 9), first + 4, "the turn has ended the entry");
+        assert_eq!(put(replica, b"g", 9), first + 4, "the turn has ended the entry");
         for number in 0..100_u8 {
-            put(&replica, &[b'n', number], 100);
+            put(replica, &[b'n', number], 100);
         }
         replica.persisted().expect("a turn");
         let entries = replica.changes_since(first - 1, usize::MAX).expect("changes");
@@ -60,7 +38,7 @@ fn small_writes_share_an_entry_and_a_key_is_in_it_once() {
         assert!(least >= Some(&20) && most <= Some(&27), "{kind:?}: {keys:?}");
         let last = entries.last().map_or(0, |entry| entry.index);
         for number in 0..200_u8 {
-            put(&replica, &[b'm', number], 0);
+            put(replica, &[b'm', number], 0);
         }
         replica.persisted().expect("a turn");
         let entries = replica.changes_since(last, usize::MAX).expect("changes");
@@ -75,11 +53,11 @@ fn small_writes_share_an_entry_and_a_key_is_in_it_once() {
 /// A clear deletes what was proposed before it, be it in an entry or not.
 #[test]
 fn a_clear_is_behind_the_draft() {
-    let (replica, _sim) = alone(MapKind::List);
-    put(&replica, b"a", 8);
+    let Seat { replica, .. } = &alone(MapKind::List);
+    put(replica, b"a", 8);
     let mut clear = Clear::default();
     while replica.clear_step(&mut clear).expect("a step").is_none() {
-        put(&replica, b"later", 8);
+        put(replica, b"later", 8);
         replica.persisted().expect("a turn");
     }
     let value = |key: &[u8]| replica.with_map(|map| map.get(key)).expect("get");
@@ -89,8 +67,8 @@ fn a_clear_is_behind_the_draft() {
 /// A pool that is full refuses puts as before, takes deletes, and goes on.
 #[test]
 fn a_full_pool_refuses_what_has_no_room() {
-    for kind in KINDS {
-        let (replica, _sim) = alone(kind);
+    for kind in MapKind::ALL {
+        let Seat { replica, .. } = &alone(kind);
         let mut count = 0_u32;
         let refused = loop {
             match replica.put(&count.to_be_bytes(), &[7; 100], &early()) {
@@ -112,7 +90,7 @@ fn a_full_pool_refuses_what_has_no_room() {
         }
         replica.persisted().expect("a turn");
         assert_eq!(replica.len().expect("len"), 0, "{kind:?}");
-        put(&replica, b"again", 100);
+        put(replica, b"again", 100);
         replica.persisted().expect("a turn");
     }
 }
