@@ -171,7 +171,7 @@ impl Core {
     /// their ticket.
     ///
     /// # Errors
-    /// As [`Node::propose`].
+    /// As [`Node::propose`]; [`Error::Busy`] also if there is no room for deletes until earlier proposals are applied.
     pub(super) fn propose(
         &mut self,
         changes: &Batch,
@@ -183,9 +183,15 @@ impl Core {
             turned?;
         }
         let proposal = match passed {
-            Some(_) => self.node.propose(changes, passed)?,
-            None => self.node.propose_to_join(changes)?,
+            Some(_) => self.node.propose(changes, passed),
+            None => self.node.propose_to_join(changes),
         };
+        let frees_room = || changes.changes().all(|change| change.value().is_none());
+        let proposal = proposal.map_err(|error| match error {
+            // Earlier proposals free room when they are applied.
+            Error::NoSpace { .. } if self.effects.last() > 0 && frees_room() => Error::Busy,
+            error => error,
+        })?;
         self.may_expire |= changes.changes().any(|change| {
             matches!(change, coreplane_engine::ChangeRef::Put { expires_at: Some(_), .. })
         });

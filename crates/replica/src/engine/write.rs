@@ -130,13 +130,7 @@ impl Replica {
             }
             let now = self.now(&core);
             core.counts.batches += 1;
-            match apply(&mut core, batch, now) {
-                // Earlier proposals free room when they are applied.
-                Err(Error::NoSpace { .. }) if is_removal(batch) && core.effects.last() > 0 => {
-                    return Err(Error::Busy);
-                }
-                applied => applied?,
-            }
+            apply(&mut core, batch, now)?
         };
         if options.completion == Completion::Early {
             return Ok(written);
@@ -149,7 +143,7 @@ impl Replica {
     /// left.
     ///
     /// # Errors
-    /// As [`Core::propose`]; [`Error::Busy`] also if there is no room until earlier proposals are applied.
+    /// As [`Core::propose`].
     pub(super) fn clear_some(&self, clear: &mut Clear) -> Result<Option<Ticket>> {
         let mut core = self.core.lock();
         core.check_leads()?;
@@ -187,18 +181,11 @@ impl Replica {
                     return Ok(None);
                 }
                 // The deletes take room for as many records, until the entry is applied.
-                Err(Error::NoSpace { .. }) if count > 1 => count = (count / 8).max(1),
-                // Earlier proposals free room when they are applied.
-                Err(Error::NoSpace { .. }) if core.effects.last() > 0 => return Err(Error::Busy),
+                Err(Error::NoSpace { .. } | Error::Busy) if count > 1 => count = (count / 8).max(1),
                 Err(error) => return Err(error),
             }
         }
     }
-}
-
-/// True if the batch frees room.
-fn is_removal(batch: &Batch) -> bool {
-    batch.changes().all(|change| change.value().is_none())
 }
 
 /// Keys that are deleted with one entry.

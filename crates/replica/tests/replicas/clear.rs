@@ -1,10 +1,13 @@
 //! Full clusters, and clears of them.
 
 use crate::seat::{LEN, Seat, alone, early, lead, put_range, run, seat_on};
-use coreplane_engine::{Batch, Clear, Deferred, Engine, Entry, Error, WriteOptions};
+use coreplane_engine::{
+    Batch, Clear, Deferred, Engine, Entry, Error, UnixMillis, Visibility, WriteOptions,
+};
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::media::sim::Model;
 use coreplane_replica::Replica;
+use std::sync::atomic::Ordering;
 
 #[test]
 fn proposals_of_a_turn_have_room_together() {
@@ -44,24 +47,30 @@ fn a_full_cluster_can_be_cleared() {
 }
 
 const COUNT: u32 = 5000;
+/// The key of a record that expires at 2000, behind all others.
+const EXPIRES: &[u8] = b"expires";
 
 fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Fills the cluster while nothing is applied, until not even a delete has room.
-fn fill_up(replica: &Replica) {
+/// Fills the cluster while nothing is applied, until not even a delete has room. A removal is to be tried again,
+/// whatever asks for it: the proposals that wait to be applied will free room.
+fn fill_up(Seat { replica, clock, .. }: &Seat) {
     let mut number = COUNT;
     while replica.put(&key(number), &[7; 100], &early()).is_ok() {
         number += 1;
     }
-    let refused = (0..=number).find_map(|number| {
-        let mut batch = Batch::new();
-        batch.delete(&key(number));
-        replica.apply(&batch, &early()).err()
-    });
-    // The proposals that wait to be applied will free room.
+    let refused =
+        (COUNT..number).rev().find_map(|number| replica.delete(&key(number), &early()).err());
     assert!(matches!(refused, Some(Error::Busy)), "{refused:?}");
+    let mut batch = Batch::new();
+    batch.delete(&key(0));
+    let refused = replica.apply(&batch, &early());
+    assert!(matches!(refused, Err(Error::Busy)), "{refused:?}");
+    clock.store(5000, Ordering::Relaxed);
+    let refused = replica.get_with(EXPIRES, Visibility::Early, &mut |_| {});
+    assert!(matches!(refused, Err(Error::Busy)), "{refused:?}");
 }
 
 /// A step whose deletes have no room, because other proposals wait to be applied, is made later. `is_kept`: the first
@@ -79,6 +88,8 @@ fn clear_when_full(is_kept: bool) {
             run(&seats, 1);
         }
     }
+    let expires = WriteOptions { expires_at: Some(UnixMillis(2000)), ..early() };
+    let _written = leader.put(EXPIRES, b"v", &expires).expect("there is room");
     run(&seats, 3);
     let mut clear = Clear::default();
     assert!(leader.clear_step(&mut clear).expect("a step").is_none());
@@ -88,7 +99,7 @@ fn clear_when_full(is_kept: bool) {
         let next = key(u32::from_be_bytes(next) + 1);
         let _written = leader.put(&next, b"new", &early()).expect("there is room");
     }
-    fill_up(leader);
+    fill_up(&seats[0]);
     let refused = leader.clear_step(&mut clear);
     assert!(matches!(refused, Err(Error::Busy)), "{refused:?}");
     loop {
