@@ -233,6 +233,7 @@ fn run(
     }
     let words = connection.parser.words(rest);
     let was_forwarded = connection.session.is_forwarded;
+    connection.session.awaits_durable = connection.rests || connection.output.is_held();
     let out = connection.output.buffer();
     connection.rests |= command::run(turn, &mut connection.session, words, out);
     if connection.session.is_postponed {

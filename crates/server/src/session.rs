@@ -149,6 +149,8 @@ pub(crate) struct Session {
     pub continuation: Option<Continuation>,
     /// Its last slice has made progress: it waits for nothing but its next one.
     pub has_progressed: bool,
+    /// Answers to its earlier commands wait for writes that are not durable yet.
+    pub awaits_durable: bool,
     /// Its last `MGET` had a very long answer.
     pub reads_much: bool,
     /// Its answers exceed the output limit: they are no longer kept, and the connection is closed.
@@ -197,6 +199,7 @@ impl Session {
             postponed_since: None,
             continuation: None,
             has_progressed: false,
+            awaits_durable: false,
             reads_much: false,
             exceeds_output_limit: false,
             forwards: None,

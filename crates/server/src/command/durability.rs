@@ -72,13 +72,18 @@ pub(super) fn rewrite_log(_: &mut Call<'_, '_>) -> Answer {
     Err("ERR there is no append-only file to rewrite: the log is cleaned in the background".into())
 }
 
-/// `WAIT numreplicas timeout`: the number of nodes beside the leader that have everything acknowledged so far. An
-/// answer of a cluster waits for a majority anyway, so this does not wait for more; without a cluster there are no
-/// such nodes.
+/// `WAIT numreplicas timeout`: the number of nodes beside the leader that have everything acknowledged so far, counted
+/// when all earlier commands of the connection are: in the turn of a write nobody has it yet. An answer of a cluster
+/// waits for a majority anyway, so this does not wait for more; without a cluster there are no such nodes.
 pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
     call.integer(1)?;
     timeout(call.word(2))?;
-    let copies = call.host.config.cluster.as_ref().map_or(0, |it| it.copies().saturating_sub(1));
+    let copies = match &call.host.config.cluster {
+        Some(_) if call.session.awaits_durable && call.may_slice => return Err(Failure::Held),
+        // A transaction waits for nothing.
+        Some(cluster) if !call.session.awaits_durable => cluster.copies().saturating_sub(1),
+        _ => 0,
+    };
     call.reply.count(copies);
     Ok(())
 }

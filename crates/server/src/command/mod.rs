@@ -66,7 +66,8 @@ pub(crate) enum Failure {
     Echoed(Vec<u8>),
     /// In those of the engine.
     Engine(Error),
-    /// To be run again: a pause or the end of its client came before its beginning, or it waits for a save.
+    /// To be run again: a pause or the end of its client came before its beginning, or it waits for a save or for
+    /// the answers before it.
     Held,
     /// Not finished yet: its slice is over, and the state for going on is in the session.
     Unfinished,

@@ -9,15 +9,16 @@ use coreplane_server::{
 };
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A step that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A node that knows the leader, and nothing else.
+/// A node that knows the leader, whether it redirects, how many nodes have everything, and nothing else.
 #[derive(Debug)]
-struct Node(Mutex<Standing>, bool);
+struct Node(Mutex<Standing>, bool, AtomicUsize);
 
 impl ClusterInfo for Node {
     fn standing(&self) -> Standing {
@@ -33,7 +34,7 @@ impl ClusterInfo for Node {
     }
 
     fn copies(&self) -> usize {
-        1
+        self.2.load(Ordering::Relaxed)
     }
 
     fn run(&self, _words: &[&str]) -> Result<String, String> {
@@ -79,7 +80,7 @@ fn node(standing: Standing) -> (Arc<Node>, Config) {
 
 /// A node that redirects its clients, or does not.
 fn node_of(standing: Standing, redirects: bool) -> (Arc<Node>, Config) {
-    let node = Arc::new(Node(Mutex::new(standing), redirects));
+    let node = Arc::new(Node(Mutex::new(standing), redirects, AtomicUsize::new(1)));
     let config = Config { cluster: Some(node.clone()), threads: 1, ..config() };
     (node, config)
 }
@@ -285,5 +286,37 @@ fn a_pause_holds_the_end_of_a_transaction_that_writes_at_the_leader() {
         upstream.read_exact(&mut read).expect("the end of the transaction");
         assert_eq!(shown(&read), shown(&bytes_of("EXEC")));
         assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+    }
+}
+
+/// In the turn of a write no other node has it yet.
+#[test]
+fn wait_counts_when_all_before_it_is_acknowledged() {
+    let (node, config) = node(Standing::Leads);
+    node.2.store(3, Ordering::Relaxed);
+    let engine = Arc::new(ModelEngine::with_manual_commit());
+    let server = Running::start(config, engine.clone());
+    for (lines, answers) in [
+        (&["SET k v", "WAIT 2 0"][..], &[":1\\r\\n"][..]),
+        // A transaction waits for nothing, and nobody is known to have what it follows.
+        (
+            &["SET k w", "MULTI", "WAIT 2 0", "EXEC"],
+            &["+OK\\r\\n", "+QUEUED\\r\\n", "*1\\r\\n:0\\r\\n"],
+        ),
+    ] {
+        let mut client = server.connect();
+        client.send(&lines.iter().flat_map(|line| bytes_of(line)).collect::<Vec<_>>());
+        while !engine.has_undurable() {
+            std::thread::yield_now();
+        }
+        // The loop has a turn; meanwhile one node is cut off.
+        assert_eq!(server.connect().say("PING"), "+PONG\\r\\n");
+        node.2.store(2, Ordering::Relaxed);
+        engine.make_durable();
+        assert_eq!(shown(&client.reply()), "+OK\\r\\n");
+        for answer in answers {
+            assert_eq!(shown(&client.reply()), *answer);
+        }
+        node.2.store(3, Ordering::Relaxed);
     }
 }
