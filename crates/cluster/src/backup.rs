@@ -1,6 +1,6 @@
 //! Pinned states for backups.
 
-use coreplane_replica::MapSnapshot;
+use coreplane_replica::{MapSnapshot, StatePage};
 use coreplane_server::SnapshotPage;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,8 +11,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PINS_MAX: usize = 4;
 /// Approximate bytes of a page; its last record may exceed them.
 const PAGE_BYTES: usize = 1 << 20;
-/// The most records of a page.
-const PAGE_LEN: usize = 10_000;
 
 struct Pin {
     snapshot: Box<dyn MapSnapshot>,
@@ -54,19 +52,10 @@ impl Pins {
         let gone = || format!("ERR no state is pinned as {pin}: nobody has asked for it in time");
         let pin = self.pins.get_mut(&pin).ok_or_else(gone)?;
         pin.asked = Instant::now();
-        let (mut page, mut bytes) = (SnapshotPage::default(), 0);
-        let shown = pin.snapshot.records().scan(start, None, false, usize::MAX, &mut |entry| {
-            let Some(record) = entry.record else { return true };
-            if bytes >= PAGE_BYTES || page.records.len() >= PAGE_LEN {
-                page.next = Some(entry.key.to_vec());
-                return false;
-            }
-            bytes += entry.key.len() + record.value.len();
-            page.records.push((entry.key.to_vec(), record.value.to_vec(), record.expires_at));
-            true
-        });
-        shown.map_err(|error| format!("ERR {error}"))?;
-        Ok(page)
+        let page = pin.snapshot.page(start, None, PAGE_BYTES);
+        let StatePage { records, next } = page.map_err(|error| format!("ERR {error}"))?;
+        let records = records.into_iter().map(|it| (it.key, it.value, it.expires_at)).collect();
+        Ok(SnapshotPage { records, next })
     }
 
     pub(crate) fn remove(&mut self, pin: u64) {

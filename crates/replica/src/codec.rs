@@ -98,11 +98,15 @@ pub(crate) struct Page {
 
 /// A record of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-    pub(crate) timestamp: u64,
-    pub(crate) expires_at: Option<UnixMillis>,
+pub struct Record {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// The index of the entry that wrote it.
+    pub timestamp: u64,
+    /// When it expires, if it does.
+    pub expires_at: Option<UnixMillis>,
 }
 
 /// The answer to a page.

@@ -63,10 +63,10 @@ mod node;
 mod ring;
 mod wal_baseline;
 
-pub use codec::{Envelope, Invalid};
+pub use codec::{Envelope, Invalid, Record};
 pub use engine::{ChangeFeed, FollowerReads, Replica, map_options};
 pub use entry::ENTRY_BYTES_MAX;
-pub use map::{MapSnapshot, ReplicaMap};
+pub use map::{MapSnapshot, ReplicaMap, StatePage};
 pub use members::{MemberChange, Members, NodeId};
 pub use node::{AppliedEntry, MemberProgress, Node, Output, Proposal, Role, Settings, Status};
 pub use wal_baseline::{WalBaseline, WalOptions};

@@ -3,9 +3,10 @@
 //! A [`LogMap`] is both at once. A node uses it through this trait, so that the thesis's baseline, a log beside a map
 //! ([`WalBaseline`](crate::WalBaseline)), is served, tested and measured in the same way.
 
+use crate::codec;
 use coreplane_engine::{
-    Batch, DurableListener, Entry, Found, Progress, Record, Result, Snapshot, Stats, Ticket,
-    VerifyReport, Visibility,
+    Batch, DurableListener, Entry, Found, Progress, Record, Result, Stats, Ticket, VerifyReport,
+    Visibility,
 };
 use coreplane_mvcc::{Control, LogAppend, LogEntry, LogMap, LogSnapshot, SnapshotRecord};
 use coreplane_pmem::Medium;
@@ -217,8 +218,52 @@ pub trait MapSnapshot: Send + Sync {
     /// The members at that time.
     fn members(&self) -> &[u8];
 
-    /// Its records.
-    fn records(&self) -> &dyn Snapshot;
+    /// Shows the keys of a range in order, until `visit` says no: each with its record of that moment, if it had one.
+    ///
+    /// # Errors
+    /// As [`LogMap::scan`].
+    fn walk(
+        &self,
+        range: (&[u8], Option<&[u8]>),
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()>;
+
+    /// Its records from `start` up to `end`, which an earlier call has returned, or so many bytes of them, of which the
+    /// last record may exceed them; and the first key of the next page, none after the last one. The page ends behind
+    /// some keys without a record, too, and may have none: many keys may have been written since in a row.
+    ///
+    /// # Errors
+    /// As [`MapSnapshot::walk`].
+    fn page(&self, start: &[u8], end: Option<&[u8]>, bytes_max: usize) -> Result<StatePage> {
+        let mut page = StatePage { records: Vec::new(), next: end.map(<[u8]>::to_vec) };
+        let (mut keys, mut bytes) = (0, 0);
+        self.walk((start, end), &mut |entry| {
+            if end.is_none() && (bytes >= bytes_max || keys == PAGE_KEYS) {
+                page.next = Some(entry.key.to_vec());
+                return false;
+            }
+            keys += 1;
+            let Some(record) = entry.record else { return true };
+            let (key, value) = (entry.key.to_vec(), record.value.to_vec());
+            bytes += key.len() + value.len();
+            let (timestamp, expires_at) = (entry.sequence, record.expires_at);
+            page.records.push(codec::Record { key, value, timestamp, expires_at });
+            true
+        })?;
+        Ok(page)
+    }
+}
+
+/// Keys that are looked at for a page.
+const PAGE_KEYS: usize = 10_000;
+
+/// A part of a snapshot.
+#[derive(Debug)]
+pub struct StatePage {
+    /// Its records, in the order of their keys.
+    pub records: Vec<codec::Record>,
+    /// The first key of the next page; none after the last one.
+    pub next: Option<Vec<u8>>,
 }
 
 /// Calls that a log map has under the same names.
@@ -308,7 +353,11 @@ impl MapSnapshot for LogSnapshot {
         self.members()
     }
 
-    fn records(&self) -> &dyn Snapshot {
-        self.records()
+    fn walk(
+        &self,
+        range: (&[u8], Option<&[u8]>),
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.walk(range, visit)
     }
 }

@@ -70,10 +70,10 @@ fn begin_install(map: &WalBaseline, timestamp: u64, key: &[u8]) {
 fn records_of(snapshot: &dyn MapSnapshot) -> Records {
     let mut shown = Records::new();
     let mut take = |entry: Entry<'_>| {
-        shown.insert(entry.key.to_vec(), entry.record.unwrap().value.to_vec());
+        shown.extend(entry.record.map(|it| (entry.key.to_vec(), it.value.to_vec())));
         true
     };
-    snapshot.records().scan(b"", None, false, 1000, &mut take).unwrap();
+    snapshot.walk((b"", None), &mut take).unwrap();
     shown
 }
 

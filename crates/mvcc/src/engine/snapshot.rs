@@ -42,6 +42,21 @@ impl Pinned {
     }
 }
 
+impl Pinned {
+    /// Shows the keys of a range in order, until `visit` returns false: each with its record of that moment, if it had
+    /// one.
+    ///
+    /// # Errors
+    /// As [`Snapshot::scan`].
+    pub(crate) fn walk(
+        &self,
+        range: (&[u8], Option<&[u8]>),
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.store.scan_at(range, false, (usize::MAX, self.version), visit)
+    }
+}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
         // Hidden records cannot be read. Versions of records that cannot be read stay.
@@ -104,6 +119,8 @@ impl Snapshot for Pinned {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
-        self.store.scan_at((start, end), reverse, (limit, self.version), visit)
+        self.store.scan_at((start, end), reverse, (limit, self.version), &mut |entry| {
+            entry.record.is_none() || visit(entry)
+        })
     }
 }

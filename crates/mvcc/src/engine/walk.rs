@@ -220,7 +220,11 @@ impl Store {
             };
             let (seen, spot) = match self.see_at(&guard, newest, &older, at) {
                 Ok(Some((seen, spot))) => (Ok(seen), spot),
-                Ok(None) => continue,
+                // All its versions are newer.
+                Ok(None) => {
+                    let newer = self.volume.view(&guard, newest.offset);
+                    (newer.map(|view| Seen::Gone(Some(view))), newest)
+                }
                 Err(_) if !holds && !mutant!("mvcc.walk.again") => {
                     return Ok(Next::Again(place.at(&key)));
                 }
@@ -337,9 +341,8 @@ impl Store {
                 false => Ok(()),
                 true => match self.spot_at(guard, newest, &older, at) {
                     Ok(Some(spot)) => map.check_sure(guard, Some(spot.offset)),
-                    Ok(None) => return Ok(true),
-                    // Reported where it is met.
-                    Err(_) => Ok(()),
+                    // Not shown, or reported where it is met.
+                    Ok(None) | Err(_) => Ok(()),
                 },
             };
             found.push(Found { key, what: Ok(Spots { newest, older, sure }) });
@@ -371,7 +374,8 @@ impl Store {
         Ok(None)
     }
 
-    /// Shows live records of a range.
+    /// Shows live records of a range, and between those of a pin, as entries without a record, the keys that have none
+    /// at that time: there may be many in a row. They do not count against the limit.
     pub(crate) fn scan_at(
         &self,
         (start, end): (&[u8], Option<&[u8]>),
@@ -397,14 +401,15 @@ impl Store {
                 return Ok(ControlFlow::Break(()));
             }
             let view = met.view?;
-            if !met.is_live {
-                return Ok(ControlFlow::Continue(()));
-            }
-            left -= 1;
             let mut goes_on = true;
-            self.show(guard, &view, met.ticket, self.check_reads, &mut |record| {
-                goes_on = visit(entry(met.key, record));
-            })?;
+            if met.is_live {
+                left -= 1;
+                self.show(guard, &view, met.ticket, self.check_reads, &mut |record| {
+                    goes_on = visit(entry(met.key, record));
+                })?;
+            } else if at < u64::MAX {
+                goes_on = visit(Entry { key: met.key, record: None, sequence: view.sequence() });
+            }
             let goes_on = goes_on && left > 0;
             Ok(if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })

@@ -275,4 +275,17 @@ impl LogSnapshot {
     pub fn records(&self) -> &dyn Snapshot {
         &self.pinned
     }
+
+    /// Shows the keys of a range in order, until `visit` returns false: each with its record, if it had one then. A
+    /// list knows later keys, too, and there may be many of them in a row.
+    ///
+    /// # Errors
+    /// As [`LogMap::scan`].
+    pub fn walk(
+        &self,
+        range: (&[u8], Option<&[u8]>),
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.pinned.walk(range, visit)
+    }
 }

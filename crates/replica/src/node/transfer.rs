@@ -26,9 +26,9 @@
 //! refused until it has applied more, which may need a third node, or until another election.
 
 use super::{Node, Role, State, consensus};
-use crate::codec::{Body, Page, Receipt, Received, Record};
+use crate::codec::{Body, Page, Receipt, Received};
 use crate::entry::Header;
-use crate::map::MapSnapshot;
+use crate::map::{MapSnapshot, StatePage};
 use crate::members::{NodeId, Notes, Peer};
 use bytes::Bytes;
 use coreplane_engine::{Error, Result};
@@ -74,28 +74,11 @@ impl Transfer {
 
     /// Makes the page with this number, which begins at its key of `starts`.
     fn make_page(&mut self, number: u64, bytes_max: usize) -> Result<()> {
-        let (mut records, mut bytes, mut is_last) = (Vec::new(), 0, true);
-        let (start, mut next) =
-            (self.starts.get(number as usize).cloned().unwrap_or_default(), None);
+        let start = self.starts.get(number as usize).map_or(&[][..], Vec::as_slice);
         // A page that was sent before ends at the same key again.
-        let end = self.starts.get(number as usize + 1).cloned();
-        self.snapshot.records().scan(&start, None, false, usize::MAX, &mut |entry| {
-            let Some(record) = entry.record else { return true };
-            let is_full = match &end {
-                Some(end) => entry.key >= end.as_slice(),
-                None => bytes >= bytes_max,
-            };
-            if is_full {
-                next = Some(entry.key.to_vec());
-                is_last = false;
-                return false;
-            }
-            let value = record.value.to_vec();
-            bytes += entry.key.len() + value.len();
-            let (key, expires_at) = (entry.key.to_vec(), record.expires_at);
-            records.push(Record { key, value, timestamp: entry.sequence, expires_at });
-            true
-        })?;
+        let end = self.starts.get(number as usize + 1).map(Vec::as_slice);
+        let StatePage { records, next } = self.snapshot.page(start, end, bytes_max)?;
+        let is_last = next.is_none();
         if self.starts.len() as u64 == number + 1 {
             self.starts.extend(next);
         }

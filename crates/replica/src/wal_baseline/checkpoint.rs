@@ -4,7 +4,7 @@ use super::corrupt;
 use super::frame::{Frame, Read, decode};
 use super::state::{Pin, State};
 use super::storage::{Part, Storage};
-use coreplane_engine::{ChangeRef, Error, Result, Snapshot};
+use coreplane_engine::{ChangeRef, Error, Result};
 use coreplane_mvcc::Control;
 
 /// Bytes that are written together.
@@ -22,7 +22,7 @@ pub(super) fn write(
     Frame::Control(control).encode(&mut bytes, seed);
     let mut next = Some(Vec::new());
     while let Some(start) = next.take() {
-        pin.scan(&start, None, false, usize::MAX, &mut |entry| {
+        pin.walk((&start, None), &mut |entry| {
             let Some(record) = entry.record else { return true };
             let (key, value) = (entry.key, record.value.to_cow());
             let (timestamp, expires_at) = (record.sequence, record.expires_at);
@@ -30,7 +30,7 @@ pub(super) fn write(
             count += 1;
             next = (bytes.len() >= AT_ONCE).then(|| [key, &[0]].concat());
             next.is_none()
-        })?;
+        });
         if next.is_none() {
             Frame::End { count }.encode(&mut bytes, seed);
         }

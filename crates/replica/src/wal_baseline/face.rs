@@ -1,12 +1,12 @@
 //! The baseline as the map of a node.
 
 use super::frame::Frame;
-use super::state::{Pin, State};
+use super::state::{Pin, Range, State};
 use super::{Pending, WalBaseline, check_range, checkpoint, recover, room};
 use crate::map::{MapSnapshot, ReplicaMap};
 use coreplane_engine::{
     Batch, ChangeRef, Damage, DurableListener, Entry, Error, Found, KEY_LEN_MAX, Progress, Record,
-    Result, Snapshot, Stats, Ticket, VerifyReport, Visibility,
+    Result, Stats, Ticket, VerifyReport, Visibility,
 };
 use coreplane_mvcc::{Control, LogAppend, LogEntry, SnapshotRecord};
 use coreplane_pmem::Medium;
@@ -341,7 +341,8 @@ impl MapSnapshot for WalSnapshot {
         &self.members
     }
 
-    fn records(&self) -> &dyn Snapshot {
-        &self.pin
+    fn walk(&self, range: Range<'_>, visit: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
+        self.pin.walk(range, visit);
+        Ok(())
     }
 }

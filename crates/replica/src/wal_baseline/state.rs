@@ -1,6 +1,6 @@
 //! The state: a sorted map in DRAM, which keeps the versions that a pin sees.
 
-use coreplane_engine::{ChangeRef, Entry, Record, Result, Snapshot, Ticket, UnixMillis, Value};
+use coreplane_engine::{ChangeRef, Entry, Record, Ticket, UnixMillis, Value};
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,7 +34,7 @@ pub(super) struct State {
 }
 
 /// A range of keys.
-type Range<'r> = (&'r [u8], Option<&'r [u8]>);
+pub(super) type Range<'r> = (&'r [u8], Option<&'r [u8]>);
 
 fn bytes_of(key: &[u8], version: &Version) -> u64 {
     version.value.as_ref().map_or(0, |value| (key.len() + value.len()) as u64 + RECORD_BYTES)
@@ -117,7 +117,7 @@ impl State {
         record.map(visit).is_some()
     }
 
-    /// Shows records as they were at this timestamp, in order, until `visit` says no.
+    /// Shows keys with their records of this timestamp, if they had any, in order, until `visit` says no.
     pub(super) fn scan(
         state: &RwLock<Self>,
         at: u64,
@@ -145,8 +145,9 @@ impl State {
                 let shown = if reverse { range.next_back() } else { range.next() };
                 let Some((key, versions)) = shown else { return };
                 last = Some(key);
-                let Some(record) = record_at(versions, at) else { continue };
-                if !visit(Entry { key, sequence: record.sequence, record: Some(record) }) {
+                let record = record_at(versions, at);
+                let sequence = record.as_ref().map_or(0, |record| record.sequence);
+                if !visit(Entry { key, sequence, record }) {
                     return;
                 }
             }
@@ -185,6 +186,11 @@ impl Pin {
     pub(super) fn timestamp(&self) -> u64 {
         self.timestamp
     }
+
+    /// As [`State::scan`], of its time.
+    pub(super) fn walk(&self, range: Range<'_>, visit: &mut dyn FnMut(Entry<'_>) -> bool) {
+        State::scan(&self.state, self.timestamp, range, false, visit);
+    }
 }
 
 impl Drop for Pin {
@@ -196,34 +202,6 @@ impl Drop for Pin {
                 state.pins.remove(&self.timestamp);
             }
         }
-    }
-}
-
-impl Snapshot for Pin {
-    fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        Ok(self.state.read().get(key, self.timestamp, visit))
-    }
-
-    fn sequence(&self) -> u64 {
-        self.timestamp
-    }
-
-    fn scan(
-        &self,
-        start: &[u8],
-        end: Option<&[u8]>,
-        reverse: bool,
-        limit: usize,
-        visit: &mut dyn FnMut(Entry<'_>) -> bool,
-    ) -> Result<()> {
-        let mut left = limit;
-        if left > 0 {
-            State::scan(&self.state, self.timestamp, (start, end), reverse, &mut |entry| {
-                left -= 1;
-                visit(entry) && left > 0
-            });
-        }
-        Ok(())
     }
 }
 
@@ -241,7 +219,7 @@ mod tests {
             shown.extend(entry.record.map(|it| (entry.key.to_vec(), it.value.to_vec())));
             true
         };
-        pin.scan(b"", None, false, usize::MAX, &mut take).unwrap();
+        pin.walk((b"", None), &mut take);
         shown
     }
 
@@ -270,5 +248,20 @@ mod tests {
         assert_eq!((state.len(), state.records.len(), state.old.len()), (2, 2, 0));
         assert!(state.records.values().all(|versions| versions.len() == 1));
         assert_eq!((state.bytes(), state.all_bytes()), (2 * (2 + RECORD_BYTES), state.bytes()));
+    }
+    /// There may be many later keys in a row.
+    #[test]
+    fn a_pin_shows_later_keys_without_records() {
+        let state: Arc<RwLock<State>> = Arc::default();
+        put(&state, 1, b"a", b"1");
+        let pin = State::pin(&state, 1);
+        put(&state, 2, b"b", b"2");
+        state.write().make(3, ChangeRef::Delete { key: b"a" });
+        let mut shown = Vec::new();
+        pin.walk((b"", None), &mut |entry| {
+            shown.push((entry.key.to_vec(), entry.record.is_some()));
+            true
+        });
+        assert_eq!(shown, [(b"a".to_vec(), true), (b"b".to_vec(), false)]);
     }
 }

@@ -7,4 +7,5 @@ mod expiry;
 mod followers;
 mod leaderships;
 mod seat;
+mod snapshots;
 mod stop;
