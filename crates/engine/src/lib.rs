@@ -189,7 +189,7 @@ impl Limits {
 pub struct Entry<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The record; none for a tombstone (only `changes_since` shows them).
+    /// The record; none for a tombstone (of `changes_since`), and where a scan says so.
     pub record: Option<Record<'a>>,
     /// The sequence of the record or tombstone.
     pub sequence: u64,

@@ -6,7 +6,7 @@ use crate::{Entry, Result};
 pub trait Ordered {
     /// Shows up to `limit` records with `start <= key` (and `key < end`, if given) in ascending
     /// order of their bytes, or descending from `end` if `reverse`. `visit` returns false to
-    /// stop.
+    /// stop. A cluster may show an expired record as an entry without one, which counts, too.
     ///
     /// # Errors
     /// As [`Engine`](crate::Engine)'s.

@@ -131,7 +131,28 @@ impl Engine for Alone {
         self.0.close()
     }
     fn ordered(&self) -> Option<&dyn Ordered> {
-        self.0.ordered()
+        Some(self)
+    }
+}
+
+/// A scan of a cluster ends behind so many records, expired ones included.
+impl Ordered for Alone {
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        let mut left = limit;
+        if left == 0 {
+            return Ok(());
+        }
+        Ordered::scan(&self.0, start, end, reverse, usize::MAX, &mut |entry| {
+            left -= usize::from(entry.record.is_some());
+            entry.record.is_none() || visit(entry) && left > 0
+        })
     }
 }
 

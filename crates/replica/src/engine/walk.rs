@@ -79,7 +79,7 @@ fn merge<'p>(
     Ok(())
 }
 
-/// Receives the entries of a scan: a key, and its record, unless that has expired.
+/// Receives the entries of a scan: a key, and its record, unless that has expired; false if it does not take this one.
 type VisitLive<'v> = &'v mut dyn FnMut(&[u8], Option<Record<'_>>) -> bool;
 
 impl Replica {
@@ -121,13 +121,15 @@ impl Replica {
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
         let mut left = limit;
-        if left == 0 {
-            return Ok(());
-        }
         self.scan_live(range, reverse, &mut |key, record| {
-            let Some(record) = record else { return true };
-            left -= 1;
-            visit(Entry { key, sequence: record.sequence, record: Some(record) }) && left > 0
+            if left == 0 {
+                return false;
+            }
+            // An expired record is a step, too: there may be many in a row.
+            let sequence = record.as_ref().map_or(0, |record| record.sequence);
+            let goes_on = visit(Entry { key, sequence, record });
+            left = if goes_on { left - 1 } else { 0 };
+            true
         })?;
         Ok(())
     }
@@ -145,7 +147,6 @@ impl Replica {
                 next = Some(Box::<[u8]>::from(key));
                 return false;
             }
-            // An expired record is a step, too: there may be many in a row.
             left -= 1;
             if let Some(record) = record {
                 visit(Entry { key, sequence: record.sequence, record: Some(record) });

@@ -164,20 +164,27 @@ impl Replica {
         }
         let mut count = CLEARED_MAX;
         loop {
-            let mut deletes = Batch::new();
+            let (mut deletes, mut looked, mut next) = (Batch::new(), 0, None);
             core.walk((&clear.next, None), false, &mut |key, record| {
+                if deletes.len() == count || looked == LOOKED_MAX {
+                    next = Some(key.to_vec());
+                    return false;
+                }
+                looked += 1;
                 if record.sequence <= until {
                     deletes.delete(key);
                 }
-                deletes.len() < count
+                true
             })?;
-            let Some(last) = deletes.changes().next_back() else {
-                return core.visible_ticket().map(Some);
+            let proposed = match deletes.is_empty() {
+                true => Ok(()),
+                false => core.propose(&deletes, None).map(drop),
             };
-            match core.propose(&deletes, None) {
-                Ok(_) => {
+            match proposed {
+                Ok(()) => {
                     core.counts.add(&deletes);
-                    clear.next = [last.key(), &[0]].concat();
+                    let Some(next) = next else { return core.visible_ticket().map(Some) };
+                    clear.next = next;
                     return Ok(None);
                 }
                 // The deletes take room for as many records, until the entry is applied.
@@ -190,6 +197,9 @@ impl Replica {
 
 /// Keys that are deleted with one entry.
 const CLEARED_MAX: usize = 2048;
+
+/// Keys that are looked at for it: those written since the clear began stay, and there may be many in a row.
+const LOOKED_MAX: usize = 4 * CLEARED_MAX;
 
 fn apply(core: &mut Core, batch: &Batch, now: UnixMillis) -> Result<Written> {
     let mut changes = Batch::with_capacity(batch.len(), batch.bytes_len());

@@ -1,6 +1,6 @@
 //! Full clusters, and clears of them.
 
-use crate::seat::{LEN, Seat, alone, early, lead, put_range, run, seat_on};
+use crate::seat::{LEN, Seat, alone, alone_on, early, lead, put_range, run, seat_on};
 use coreplane_engine::{
     Batch, Clear, Deferred, Engine, Entry, Error, UnixMillis, Visibility, WriteOptions,
 };
@@ -95,9 +95,7 @@ fn clear_when_full(is_kept: bool) {
     assert!(leader.clear_step(&mut clear).expect("a step").is_none());
     run(&seats, 3);
     if is_kept {
-        let next: [u8; 4] = clear.next[..4].try_into().expect("a key");
-        let next = key(u32::from_be_bytes(next) + 1);
-        let _written = leader.put(&next, b"new", &early()).expect("there is room");
+        let _written = leader.put(&clear.next, b"new", &early()).expect("there is room");
     }
     fill_up(&seats[0]);
     let refused = leader.clear_step(&mut clear);
@@ -162,4 +160,19 @@ fn a_clear_is_its_callers_own() {
     put_range(replica, 0..10);
     while !step(replica, &mut first) {}
     assert_eq!(replica.len().expect("len"), 10, "what was written since stays");
+}
+
+/// A step looks at a bounded number of the keys that were written since the clear began.
+#[test]
+fn what_is_written_beside_a_clear_is_passed_in_steps() {
+    let Seat { replica, .. } = &alone_on(16 * LEN, MapKind::List);
+    put_range(replica, 0..10);
+    let mut clear =
+        Clear { next: Vec::new(), until: Some((replica.leaderships(), replica.applied())) };
+    put_range(replica, 10..40_010);
+    let mut steps = 1;
+    while !step(replica, &mut clear) {
+        steps += 1;
+    }
+    assert_eq!((steps, replica.len().expect("len")), (5, 40_000));
 }

@@ -4,7 +4,7 @@ use crate::resp::reply::{Proto, Reply};
 use crate::store::Store;
 use coreplane_engine::{Entry, Result, UnixMillis};
 
-/// Records looked at in a step.
+/// Records looked at in a step, those included that have expired and that a cluster says so of.
 const STEP: usize = 256;
 
 /// A page of this length is not extended.
@@ -28,7 +28,8 @@ pub(crate) struct RangePage {
     /// The records shown, as they are sent.
     body: Vec<u8>,
     records: usize,
-    last: Vec<u8>,
+    /// The last key that was met.
+    last: Option<Vec<u8>>,
     has_more: bool,
 }
 
@@ -40,7 +41,7 @@ impl RangePage {
         (shown, proto): (Shown, Proto),
         leadership: u64,
     ) -> Self {
-        let (body, last) = (Vec::new(), Vec::new());
+        let (body, last) = (Vec::new(), None);
         Self { limit, reverse, shown, proto, leadership, body, records: 0, last, has_more: false }
     }
 
@@ -63,22 +64,19 @@ impl RangePage {
         store: &mut Store<'_>,
         (start, end): (&[u8], Option<&[u8]>),
     ) -> Result<bool> {
-        let above = [self.last.as_slice(), &[0]].concat();
-        let left = match (self.records, self.reverse) {
-            (0, _) => (start, end),
-            (_, false) => (above.as_slice(), end),
-            (_, true) => (start, Some(self.last.as_slice())),
-        };
-        if left.1.is_some_and(|end| left.0 >= end) {
+        let (start, end) = self.rest_of((start, end));
+        if end.as_ref().is_some_and(|end| start >= *end) {
             store.rest_on_all();
             return Ok(true);
         }
-        let left = (left.0.to_vec(), left.1.map(<[u8]>::to_vec));
-        // One more than is shown, to know whether a further one exists.
-        let most = STEP.min((self.limit - self.records).saturating_add(1));
+        // One more than is shown, to know whether a further one exists; and all of a step behind expired ones.
+        let most = match self.last {
+            None => STEP.min(self.limit.saturating_add(1)),
+            Some(_) => STEP,
+        };
         let mut met = 0;
         let before = (self.records, self.body.len(), self.last.clone());
-        let shown = store.range((&left.0, left.1.as_deref()), self.reverse, most, &mut |entry| {
+        let shown = store.range((&start, end.as_deref()), self.reverse, most, &mut |entry| {
             met += 1;
             self.show(&entry)
         });
@@ -97,9 +95,21 @@ impl RangePage {
         Ok(is_complete)
     }
 
-    /// Shows one more record; false if that exceeds the page.
+    /// The part of a range behind the last key that was met.
+    fn rest_of(&self, (start, end): (&[u8], Option<&[u8]>)) -> (Vec<u8>, Option<Vec<u8>>) {
+        match (&self.last, self.reverse) {
+            (None, _) => (start.to_vec(), end.map(<[u8]>::to_vec)),
+            (Some(last), false) => ([last, &[0][..]].concat(), end.map(<[u8]>::to_vec)),
+            (Some(last), true) => (start.to_vec(), Some(last.clone())),
+        }
+    }
+
+    /// Shows one more record, if it has not expired; false if that exceeds the page.
     fn show(&mut self, entry: &Entry<'_>) -> bool {
-        let Some(record) = &entry.record else { return true };
+        let Some(record) = &entry.record else {
+            self.note(entry.key);
+            return true;
+        };
         self.has_more = self.records == self.limit || self.body.len() >= BYTES_MAX;
         if self.has_more {
             return false;
@@ -114,21 +124,48 @@ impl RangePage {
             reply.int(at.unwrap_or(-1));
         }
         self.records += 1;
-        self.last.clear();
-        self.last.extend_from_slice(entry.key);
+        self.note(entry.key);
         true
+    }
+
+    fn note(&mut self, key: &[u8]) {
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key);
     }
 
     /// Answers with the bound to go on with, or null, and the records.
     pub(crate) fn write(&self, reply: &mut Reply<'_>) {
         let each = 1 + usize::from(self.shown.values) + usize::from(self.shown.expiries);
         reply.array(2);
-        if self.has_more {
-            reply.bulk(&[b"(", self.last.as_slice()].concat());
-        } else {
-            reply.null();
+        match self.last.as_ref().filter(|_| self.has_more) {
+            Some(last) => reply.bulk(&[b"(", last.as_slice()].concat()),
+            None => reply.null(),
         }
         reply.array(self.records * each);
         reply.out.extend_from_slice(&self.body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step may end among records that have expired: the next one begins behind them.
+    #[test]
+    fn a_page_goes_on_behind_what_has_expired() {
+        let whole: (&[u8], Option<&[u8]>) = (b"a", Some(b"z"));
+        for (reverse, rest) in [
+            (false, (b"k\0".to_vec(), Some(b"z".to_vec()))),
+            (true, (b"a".to_vec(), Some(b"k".to_vec()))),
+        ] {
+            let mut page = RangePage::new(1, reverse, (Shown::default(), Proto::Two), 0);
+            assert_eq!(page.rest_of(whole), (b"a".to_vec(), Some(b"z".to_vec())));
+            assert!(page.show(&Entry { key: b"k", record: None, sequence: 0 }));
+            assert_eq!(page.rest_of(whole), rest);
+            let mut out = Vec::new();
+            page.write(&mut Reply { out: &mut out, proto: Proto::Two });
+            assert_eq!(out, b"*2\r\n$-1\r\n*0\r\n", "nothing was shown");
+        }
     }
 }

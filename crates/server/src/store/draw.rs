@@ -134,17 +134,24 @@ impl Store<'_> {
         }
     }
 
-    /// The first or the last key of a range, none if it is empty.
+    /// The first or the last key of a range; none if it is empty, or begins with many records that have expired.
     fn end_of_range(
         &mut self,
         range: (&[u8], Option<&[u8]>),
         is_last: bool,
     ) -> Result<Option<Vec<u8>>> {
         let mut found = None;
-        self.range(range, is_last, 1, &mut |entry| {
-            found = entry.record.is_some().then(|| entry.key.to_vec());
-            found.is_none()
-        })?;
+        for most in [1, STEP] {
+            let mut has_expired = false;
+            self.range(range, is_last, most, &mut |entry| {
+                has_expired |= entry.record.is_none();
+                found = entry.record.is_some().then(|| entry.key.to_vec());
+                found.is_none()
+            })?;
+            if !has_expired || found.is_some() {
+                break;
+            }
+        }
         Ok(found)
     }
 
