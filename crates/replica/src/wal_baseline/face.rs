@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// Keys whose old versions are dropped with a tick.
+const RELEASED: usize = 1024;
+
 impl ReplicaMap for WalBaseline {
     fn name(&self) -> &'static str {
         self.storage.name()
@@ -128,6 +131,11 @@ impl ReplicaMap for WalBaseline {
             inner.tend_checkpoint(&self.storage, &self.state())?;
         }
         Ok(ticket)
+    }
+
+    fn release_in_time(&self) -> Result<()> {
+        self.state().write().drop_old(RELEASED);
+        Ok(())
     }
 
     fn is_durable(&self, ticket: Ticket) -> Result<bool> {

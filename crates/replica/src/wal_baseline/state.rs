@@ -58,7 +58,8 @@ impl State {
 
     /// Makes a change, which is newer than all earlier ones.
     pub(super) fn make(&mut self, timestamp: u64, change: ChangeRef<'_>) {
-        self.drop_old();
+        // More than it adds.
+        self.drop_old(2);
         let key = change.key();
         let (value, expires_at) = match change {
             ChangeRef::Put { value, expires_at, .. } => (Some(Box::from(value)), expires_at),
@@ -96,10 +97,12 @@ impl State {
         }
     }
 
-    /// Drops versions that no pin sees any more.
-    fn drop_old(&mut self) {
+    /// Drops versions that no pin sees any more, of so many keys at most: there are many when a pin has just gone.
+    pub(super) fn drop_old(&mut self, most: usize) {
         let oldest = self.pins.first_key_value().map_or(u64::MAX, |(timestamp, _)| *timestamp);
-        while let Some((_, key)) = self.old.pop_front_if(|(timestamp, _)| *timestamp <= oldest) {
+        for _ in 0..most {
+            let dropped = self.old.pop_front_if(|(timestamp, _)| *timestamp <= oldest);
+            let Some((_, key)) = dropped else { return };
             let Some(versions) = self.records.get_mut(&key) else { continue };
             // Keeps the last one that the oldest pin sees, and those after it.
             let seen = versions.iter().rposition(|it| it.timestamp <= oldest).unwrap_or(0);
@@ -244,11 +247,27 @@ mod tests {
         assert_eq!(all(&second), [pair(b"a", b"3"), pair(b"c", b"5")]);
         drop(second);
         put(&state, 9, b"d", b"9");
+        put(&state, 10, b"d", b"9");
         let state = state.read();
         assert_eq!((state.len(), state.records.len(), state.old.len()), (2, 2, 0));
         assert!(state.records.values().all(|versions| versions.len() == 1));
         assert_eq!((state.bytes(), state.all_bytes()), (2 * (2 + RECORD_BYTES), state.bytes()));
     }
+    #[test]
+    fn what_only_a_pin_has_seen_goes_in_parts() {
+        const KEYS: u64 = 10_000;
+        let state: Arc<RwLock<State>> = Arc::default();
+        (1..=KEYS).for_each(|number| put(&state, number, &number.to_be_bytes(), b"1"));
+        let pin = State::pin(&state, KEYS);
+        (1..=KEYS).for_each(|number| put(&state, KEYS + number, &number.to_be_bytes(), b"2"));
+        drop(pin);
+        put(&state, 2 * KEYS + 1, b"another", b"3");
+        assert!(state.read().old.len() as u64 >= KEYS - 2);
+        // Without writes it goes, too.
+        (0..10).for_each(|_| state.write().drop_old(KEYS as usize / 10));
+        assert_eq!((state.read().old.len(), state.read().old_bytes), (0, 0));
+    }
+
     /// There may be many later keys in a row.
     #[test]
     fn a_pin_shows_later_keys_without_records() {
