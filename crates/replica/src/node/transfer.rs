@@ -40,6 +40,10 @@ use raft::{ProgressState, SnapshotStatus};
 /// Election timeouts without an answer of the follower, after which its transfer is given up.
 pub(super) const PATIENCE: usize = 20;
 
+/// The same once it has been sent the last page: a follower whose log is beside its map answers that when it has written
+/// the whole state to its medium, and is silent meanwhile. Another snapshot would end in the same way.
+const LAST_PATIENCE: usize = 12 * PATIENCE;
+
 /// A snapshot that is being sent.
 pub(super) struct Transfer {
     snapshot: Box<dyn MapSnapshot>,
@@ -150,7 +154,8 @@ impl Node {
         for (to, transfer) in &mut self.transfers {
             transfer.ticks += 1;
             transfer.silent_ticks += 1;
-            if transfer.silent_ticks > election * PATIENCE {
+            let patience = if transfer.page.is_last { LAST_PATIENCE } else { PATIENCE };
+            if transfer.silent_ticks > election * patience {
                 over.push(*to);
             } else if transfer.ticks >= election {
                 transfer.ticks = 0;

@@ -169,6 +169,32 @@ fn a_node_is_filled_while_writes_go_on() {
     }
 }
 
+/// A node that has the last page is silent for long: it writes the whole state to its medium. Meanwhile there are many
+/// more writes than the ring has.
+#[test]
+fn a_node_that_takes_long_to_end_a_snapshot_is_not_filled_again() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (3, 3), Model::X86, |it| it.ring_bytes = 1000);
+        table.lead(1);
+        table.part(&[3], &[1, 2]);
+        table.fill_keys(1, 30);
+        table.cut.clear();
+        while table.node(3).installed() == 0 {
+            if !table.deliver() {
+                (1..=3).for_each(|id| table.tick(id));
+            }
+        }
+        table.part(&[3], &[1, 2]);
+        table.letters.clear();
+        table.fill_keys(1, 30);
+        table.run(400);
+        table.cut.clear();
+        table.run(60);
+        assert_eq!(table.node(3).installed(), 1, "of {kind:?}: the snapshot was in vain");
+        assert_eq!(table.node(3).status().applied, table.node(1).status().applied);
+    }
+}
+
 /// The same, with less room for the entries: they are dropped, and the node gets another snapshot when there are
 /// fewer writes.
 #[test]
