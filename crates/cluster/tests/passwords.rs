@@ -125,6 +125,11 @@ fn a_stranger_that_says_nothing_is_dropped() -> Outcome {
         let mut silent = TcpStream::connect(node.at)?;
         let mut slow = TcpStream::connect(node.at)?;
         slow.write_all(&hello_of(2, 1, 1)[..20])?;
+        (0..20).try_for_each(|_| node.turn())?;
+        silent.set_nonblocking(true)?;
+        let early = silent.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(early, Err(ErrorKind::WouldBlock), "it has time");
+        node.ahead = Duration::from_secs(6);
         assert_eq!(bytes_until_end(&mut node, &mut silent)?, b"");
         assert_eq!(bytes_until_end(&mut node, &mut slow)?, b"");
     }

@@ -38,6 +38,8 @@ pub(crate) struct Node {
     pub(crate) at: SocketAddr,
     /// The refusals that it has reported.
     pub(crate) refusals: Arc<Mutex<Vec<String>>>,
+    /// How far its clock is ahead.
+    pub(crate) ahead: Duration,
     _place: tempfile::TempDir,
 }
 
@@ -92,11 +94,12 @@ impl Node {
         let mut service = Service::on(socket, settings, Arc::clone(&replica), on_notice);
         let poll = Poll::new()?;
         service.start(poll.registry(), 0..1 << 20, Arc::new(|| ()))?;
-        Ok(Self { service, poll, replica, at, refusals, _place: place })
+        let ahead = Duration::ZERO;
+        Ok(Self { service, poll, replica, at, refusals, ahead, _place: place })
     }
 
     pub(crate) fn turn(&mut self) -> Outcome {
-        self.turn_at(Instant::now())
+        self.turn_at(Instant::now() + self.ahead)
     }
 
     /// A turn of its loop at a time that the test says.
