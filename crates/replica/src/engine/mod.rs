@@ -165,7 +165,7 @@ impl Replica {
     /// # Errors
     /// As [`Node::step`].
     pub fn persisted(&self) -> Result<()> {
-        self.drive(Node::persisted)
+        self.drive(Node::flush)
     }
 
     /// The messages to send; any of them may be lost.

@@ -277,20 +277,13 @@ impl Node {
         })
     }
 
-    /// Does the work that proposals and reads have caused; [`Node::step`] and [`Node::tick`] do so by themselves.
+    /// Does the work that proposals and reads have caused, and sends the messages that waited for tickets which are
+    /// durable by now; [`Node::step`] and [`Node::tick`] do so by themselves.
     ///
     /// # Errors
     /// As [`Node::step`].
     pub fn flush(&mut self) -> Result<()> {
         self.run(|_| Ok(()))
-    }
-
-    /// More of the outputs' tickets may be durable: sends the messages that waited for them.
-    ///
-    /// # Errors
-    /// As [`Node::step`].
-    pub fn persisted(&mut self) -> Result<()> {
-        self.flush()
     }
 
     /// Gives the leadership to another node, if it has all entries in time.

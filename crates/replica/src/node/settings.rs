@@ -136,6 +136,6 @@ pub struct Output {
     pub fresh: Vec<u64>,
     /// Reads that have to be asked again, at the leader.
     pub reads_lost: Vec<u64>,
-    /// Call [`Node::persisted`](super::Node::persisted) when this is durable.
+    /// Call [`Node::flush`](super::Node::flush) when this is durable.
     pub ticket: Option<Ticket>,
 }

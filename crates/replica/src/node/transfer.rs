@@ -262,7 +262,7 @@ impl Node {
             None if self.lacks_room_beside_pins(page.bytes) => return Ok(Some(Received::Unfit)),
             None => match self.begin_install(from, page) {
                 Err(Error::OutOfRange { .. }) => return Ok(Some(Received::Older)),
-                begun => begun?,
+                begun => begun.map(|()| 0)?,
             },
         };
         if page.number != next {
@@ -314,7 +314,7 @@ impl Node {
         Ok(term >= known)
     }
 
-    fn begin_install(&mut self, from: NodeId, page: &Page) -> Result<u64> {
+    fn begin_install(&mut self, from: NodeId, page: &Page) -> Result<()> {
         {
             let last = match &self.state {
                 State::Running(raw) => {
@@ -335,7 +335,7 @@ impl Node {
         self.transfers.clear();
         // Reads and proposals that were begun here do not end here.
         self.end_leadership();
-        Ok(0)
+        Ok(())
     }
 
     fn install(&mut self, page: &Page) -> Result<()> {

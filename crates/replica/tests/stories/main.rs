@@ -162,7 +162,7 @@ fn the_only_voter_says_nothing_in_a_term_that_is_not_durable() {
     fn sync(table: &mut Table, id: u64) {
         for _ in 0..6 {
             table.node(id).with_map(|map| map.wait_durable(map.commit().unwrap()).unwrap());
-            table.node(id).persisted().unwrap();
+            table.node(id).flush().unwrap();
             table.hear(id);
         }
     }

@@ -12,7 +12,7 @@ const LONG: usize = 400;
 fn sync(table: &mut Table, id: u64) {
     for _ in 0..3 {
         table.node(id).with_map(|map| map.wait_durable(map.commit().unwrap()).unwrap());
-        table.node(id).persisted().unwrap();
+        table.node(id).flush().unwrap();
         table.hear(id);
     }
 }
@@ -123,7 +123,7 @@ fn a_node_whose_medium_has_failed_answers_no_parts() {
         .node(follower)
         .with_map(|map| map.commit().and_then(|it| map.wait_durable(it)).is_err());
     let _output = table.node(follower).take_output();
-    assert!(failed && table.node(follower).persisted().is_err());
+    assert!(failed && table.node(follower).flush().is_err());
     assert_eq!(hear(&mut table), 0);
 }
 
