@@ -136,3 +136,18 @@ fn a_hole_is_filled_in_a_file_of_many_extents() {
     drop(open(&path));
     assert_eq!(allocated(), whole);
 }
+
+/// Blocks that were never written are told as holes. Each in a thread of its own, which has the filter to its end.
+#[test]
+fn a_pool_that_is_wholly_allocated_needs_no_space_to_be_opened() {
+    for error in [libc::ENOSPC, libc::ENOSYS] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("p");
+        drop(create(&path));
+        let opened = std::thread::spawn(move || {
+            fail_calls(&[(libc::SYS_fallocate, error), (libc::SYS_pwrite64, libc::EIO)]);
+            Pool::open(&path, &OpenOptions::default()).map(drop)
+        });
+        opened.join().expect("no panic").expect("the pool");
+    }
+}

@@ -93,9 +93,12 @@ pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), Pool
     {
         return Ok(());
     }
-    match fallocate(file, path, 0, size)? {
-        Allocated::Done => Ok(()),
-        Allocated::Unsupported => write_to_holes(file, path, size),
+    match fallocate(file, path, 0, size) {
+        Ok(Allocated::Unsupported) if !has_bytes => write_to_holes(file, path, size),
+        // Blocks that were never written are told as holes, too, and there may be no other: zeroes would be written in
+        // vain, and XFS asks for space before it looks.
+        Err(PoolError::NoSpace { .. }) if has_bytes => Ok(()),
+        other => other.map(drop),
     }
 }
 
