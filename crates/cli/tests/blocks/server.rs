@@ -12,6 +12,8 @@ use std::time::Duration;
 struct Server {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    /// Lines that were read and not asked for.
+    passed: Vec<String>,
     address: String,
 }
 
@@ -31,19 +33,22 @@ impl Server {
             .spawn()?;
         let output = child.stdout.take().ok_or("no output")?;
         let lines = BufReader::new(output).lines();
-        Ok(Self { child, lines, address: String::new() })
+        Ok(Self { child, lines, passed: Vec::new(), address: String::new() })
     }
 
-    /// The next line with this word.
+    /// The first line with this word that was not asked for yet: the two outputs have no order.
     fn line_with(&mut self, word: &str) -> Outcome<String> {
-        let mut said = Vec::new();
-        for line in &mut self.lines {
-            said.push(line?);
-            if let Some(line) = said.last().filter(|line| line.contains(word)) {
-                return Ok(line.clone());
-            }
+        if let Some(at) = self.passed.iter().position(|line| line.contains(word)) {
+            return Ok(self.passed.remove(at));
         }
-        Err(format!("no {word} in {said:?}").into())
+        for line in &mut self.lines {
+            let line = line?;
+            if line.contains(word) {
+                return Ok(line);
+            }
+            self.passed.push(line);
+        }
+        Err(format!("no {word} in {:?}", self.passed).into())
     }
 
     /// Waits for the line that says it is ready; the line.
