@@ -191,6 +191,9 @@ fn an_answer_that_was_cut_off_is_told() -> Outcome<()> {
         let url = answering(head, 1)?;
         expect(5, &["ts", "query", "--url", &url, "DATABASES"])?;
     }
+    // A server of another protocol.
+    let url = answering("SSH-2.0-x y\r\n", 1)?;
+    expect(3, &["ts", "query", "--url", &url, "DATABASES"])?;
     // Without a length, a document that does not end.
     let url = answering("HTTP/1.0 200 OK\r\n\r\n{\"results\":[{\"stat", 1)?;
     expect(5, &["ts", "query", "--url", &url, "--json", "DATABASES"])?;

@@ -114,7 +114,10 @@ fn ask(query: &TsQuery, url: &str) -> Outcome {
 fn head_of(answer: &mut impl BufRead) -> io::Result<Option<(u16, Option<u64>)>> {
     let (mut lines, mut line, mut expected) = (answer.take(HEAD_MAX), String::new(), None);
     lines.read_line(&mut line)?;
-    let status = line.split(' ').nth(1).and_then(|it| it.parse().ok());
+    // A server of another protocol may wait for an answer.
+    let Some(status) = line.split(' ').nth(1).and_then(|it| it.parse().ok()) else {
+        return Ok(None);
+    };
     while !line.trim_end().is_empty() {
         line.clear();
         if lines.read_line(&mut line)? == 0 {
@@ -125,7 +128,7 @@ fn head_of(answer: &mut impl BufRead) -> io::Result<Option<(u16, Option<u64>)>> 
             expected = value.trim().parse().ok();
         }
     }
-    Ok(status.map(|status| (status, expected)))
+    Ok(Some((status, expected)))
 }
 
 /// The body of an answer, shown as it is read.
