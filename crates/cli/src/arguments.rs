@@ -14,7 +14,7 @@ pub(crate) use matrix::{AddGroup, Looked, Matrix, Replace, Retire, Tended};
 pub(crate) use nbd::{Nbd, NbdGrow, NbdPool, NbdServe, NbdVerify};
 pub(crate) use pool::{Behind, Pool, PoolPlace};
 pub(crate) use ts::{
-    SeriesBeside, Ts, TsAsked, TsExport, TsGrow, TsImport, TsPool, TsQuery, TsServe,
+    Http, SeriesBeside, Ts, TsAsked, TsExport, TsGrow, TsImport, TsPool, TsQuery, TsServe,
 };
 
 use crate::geometry::Geometry;

@@ -6,7 +6,7 @@ mod lines;
 mod query;
 mod scrub;
 
-use crate::arguments::{Serve, Ts, TsAsked, TsGrow, TsPool, TsServe};
+use crate::arguments::{Http, Serve, Ts, TsAsked, TsGrow, TsPool, TsServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
 use crate::message;
 use crate::progress::Bar;
@@ -21,6 +21,7 @@ use indicatif::FormattedDuration;
 use serde_json::json;
 use std::io::{self, Write};
 use std::net::TcpListener;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -148,11 +149,25 @@ fn refused(error: coreplane_http::Error) -> Failure {
     Failure::new(REFUSED, error.to_string())
 }
 
-/// Of these connections, and Redis clients beside them, the numbers for which there is room among the open files.
-fn room_for(connections: usize, beside: u32) -> (usize, u32) {
+/// A server of Redis clients beside one of time series.
+#[derive(Default)]
+struct Beside {
+    clients: u32,
+    event_loops: usize,
+}
+
+/// Of the connections of HTTP, and Redis clients beside them, the numbers for which there is room among the open files.
+fn room_for(http: &Http, beside: &Beside) -> (usize, u32) {
+    /// Descriptors of a runtime and of an event loop, which are opened later.
+    const OF_RUNTIME: usize = 3;
+    const OF_LOOP: usize = 2;
+    let runtimes = http.http_threads.saturating_add(1).saturating_mul(OF_RUNTIME);
+    let later = runtimes.saturating_add(beside.event_loops.saturating_mul(OF_LOOP));
+    let later = u32::try_from(later).unwrap_or(u32::MAX);
+    let connections = http.http_connections_max;
     let wanted = u32::try_from(connections).unwrap_or(u32::MAX);
-    let both = wanted.saturating_add(beside);
-    let room = coreplane_server::make_room(both, 0, 1);
+    let both = wanted.saturating_add(beside.clients);
+    let room = coreplane_server::make_room(both.saturating_add(later), 0, 1).saturating_sub(later);
     let share = u64::from(room) * u64::from(wanted) / u64::from(both);
     let share = u32::try_from(share).unwrap_or(room).max(1);
     super::serve::tell_of_room(share as usize, connections, "connections of HTTP");
@@ -164,7 +179,7 @@ fn start(
     serve: &TsServe,
     password: Option<String>,
     listeners: Option<Vec<TcpListener>>,
-    beside: u32,
+    beside: &Beside,
 ) -> Result<Served, Failure> {
     let (path, http, own) = (&serve.pool.pool, &serve.http, &serve.store);
     // No store is created for a server that cannot run.
@@ -190,7 +205,7 @@ fn start(
     let store = Store::open(path, &options).map_err(|error| failure_of(&error, path))?;
     let store = Arc::new(store);
     say_damage(&store, path);
-    let (connections_max, room_beside) = room_for(http.http_connections_max, beside);
+    let (connections_max, room_beside) = room_for(http, beside);
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let options = coreplane_http::Options {
         threads: http.http_threads,
@@ -246,14 +261,19 @@ pub(crate) fn beside(
         no_protected_mode: serve.no_protected_mode,
         http: series.http.clone(),
     };
-    start(&own, password, listeners, serve.maxclients).map(Some)
+    let event_loops = match serve.threads {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        threads => threads,
+    };
+    let beside = Beside { clients: serve.maxclients, event_loops };
+    start(&own, password, listeners, &beside).map(Some)
 }
 
 fn serve(serve: &TsServe) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
     let mut signals = super::serve::begin()?;
     let begun = Instant::now();
-    let served = start(serve, password, None, 0)?;
+    let served = start(serve, password, None, &Beside::default())?;
     let medium = served.store.medium();
     let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
     message::say(format_args!(
