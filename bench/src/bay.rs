@@ -3,8 +3,8 @@
 
 use crate::stall::{Pauses, Stalling, Weather};
 use coreplane_bptree::Bptree;
+use coreplane_conformance::interceptor::Intercepted;
 use coreplane_engine::{Error, Result, StorageEngine};
-use coreplane_mkvs::interceptor::Intercepted;
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Scmkv};

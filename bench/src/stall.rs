@@ -5,8 +5,8 @@
 //! the same for the same seed. Whatever is asked of a device that was pulled out fails.
 
 use crate::record::mix;
+use coreplane_conformance::interceptor::{Call, Interceptor};
 use coreplane_engine::{Error, Result};
-use coreplane_mkvs::interceptor::{Call, Interceptor};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

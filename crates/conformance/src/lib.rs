@@ -30,7 +30,8 @@
 //!   their order.
 //! - The suite can fail: `tests/faults/main.rs` breaks an engine in many ways and demands that each fault is caught.
 //!
-//! Beside the suite, [`lives`] leads the pools of an engine in the simulator's memory through many power cuts.
+//! Beside the suite, [`lives`] leads the pools of an engine in the simulator's memory through many power cuts, and
+//! [`interceptor`] puts faults around the calls of an engine.
 //!
 //! [`conformance_suite!`]: crate::conformance_suite
 
@@ -43,6 +44,7 @@ mod cursor;
 mod durable;
 mod expiry;
 pub mod history;
+pub mod interceptor;
 pub mod lives;
 pub mod model;
 mod oracle;

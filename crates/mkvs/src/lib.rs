@@ -56,7 +56,6 @@ mod shape;
 mod stats;
 
 pub use coreplane_engine::TimeSource;
-pub use device::interceptor;
 pub use failover::departure::Departure;
 pub use matrix::Matrix;
 pub use membership::loss::Loss;

@@ -113,7 +113,7 @@ impl Device {
             let (before, behind) = batch.taken[..batch.len].split_at_mut(at + 1);
             let (one, next) = (&mut before[at], behind.first().and_then(One::decision));
             if let Some(next) = &next {
-                self.engine.prefetch(next.decided.key);
+                self.engine.hint(|it| it.prefetch(next.decided.key));
             }
             if let Some(decision) = one.decision() {
                 let horizon = &mut batch.horizon;
@@ -124,8 +124,8 @@ impl Device {
             }
             if let Some(next) = &next {
                 let len = next.decided.put.map_or(0, |(value, _)| value.len());
-                self.engine.prefetch_to_write(next.decided.key, len);
-                self.engine.prefetch_replaced(next.decided.key);
+                self.engine.hint(|it| it.prefetch_to_write(next.decided.key, len));
+                self.engine.hint(|it| it.prefetch_replaced(next.decided.key));
             }
         }
         let made = || batch.made().map(|(_, decision)| decision);

@@ -3,10 +3,10 @@
 //! Conditions (is the key there, is its value this one) are decided once, on a device that has the newest record of
 //! the key. The other devices do not get the condition but the outcome: this value, or none, with a sequence.
 
+use super::fault_guard::Guarded;
 use crate::in_flight::Old;
 use coreplane_engine::{
-    Brief, ChangeRef, Error, Outcome, Remedy, Result, StorageEngine, UnixMillis, Visibility,
-    WriteOptions,
+    Brief, ChangeRef, Error, Outcome, Remedy, Result, UnixMillis, Visibility, WriteOptions,
 };
 
 /// A change to make on the other devices.
@@ -35,7 +35,7 @@ impl<'a> Decided<'a> {
 
 impl Decided<'_> {
     /// Makes the change, with the sequence of the options.
-    pub(crate) fn make(&self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<()> {
+    pub(crate) fn make(&self, engine: &Guarded, options: &WriteOptions) -> Result<()> {
         // Written, or not newer than the record that is there: both will do.
         match self.put {
             Some((value, expires_at)) => {
@@ -46,21 +46,17 @@ impl Decided<'_> {
                     Brief::New | Brief::Replaced | Brief::Declined => Ok(()),
                 }
             }
-            None => engine.delete(self.key, options).map(|_| ()),
+            None => engine.call(|it| it.delete(self.key, options)).map(|_| ()),
         }
     }
 
     /// The same, with the outcome.
-    pub(crate) fn make_told(
-        &self,
-        engine: &dyn StorageEngine,
-        options: &WriteOptions,
-    ) -> Result<Outcome> {
+    pub(crate) fn make_told(&self, engine: &Guarded, options: &WriteOptions) -> Result<Outcome> {
         match self.put {
             Some((value, expires_at)) => {
-                engine.put(self.key, value, &WriteOptions { expires_at, ..*options })
+                engine.call(|it| it.put(self.key, value, &WriteOptions { expires_at, ..*options }))
             }
-            None => engine.delete(self.key, options),
+            None => engine.call(|it| it.delete(self.key, options)),
         }
     }
 
@@ -69,7 +65,7 @@ impl Decided<'_> {
     /// device. The outcome; none if the device was spared.
     pub(crate) fn restore(
         &self,
-        engine: &dyn StorageEngine,
+        engine: &Guarded,
         options: &WriteOptions,
         is_spared: bool,
     ) -> Result<Option<Outcome>> {
@@ -80,9 +76,9 @@ impl Decided<'_> {
     }
 
     /// True if it deletes a key that the engine does not have.
-    pub(crate) fn is_idle(&self, engine: &dyn StorageEngine) -> bool {
+    pub(crate) fn is_idle(&self, engine: &Guarded) -> bool {
         let is_absent = || {
-            let found = engine.get_with(self.key, Visibility::Early, &mut |_| {});
+            let found = engine.call(|it| it.get_with(self.key, Visibility::Early, &mut |_| {}));
             found.is_ok_and(|found| !found.hit)
         };
         self.put.is_none() && is_absent()
@@ -102,12 +98,6 @@ impl Decided<'_> {
 pub(crate) fn is_failure(error: &Error) -> bool {
     !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
         && !matches!(error, Error::Closed)
-}
-
-/// The error of a call that has panicked.
-#[cold]
-pub(crate) fn panicked() -> Error {
-    Error::Unusable("a device's engine has panicked".to_owned())
 }
 
 /// True if the bytes of a device differ from those that were written: a peer has them.

@@ -14,14 +14,15 @@
 //! Records that an engine *shows* during a call count only when the call has ended well: the caller keeps a copy
 //! until then, and begins anew with each try.
 //!
+//! No code but this has a device's engine: [`Guarded::call`] is the way to it. What is done in it must not wait for
+//! other devices: one that leaves waits for the calls that are in any engine ([`release`](super::release)).
+//!
 //! A device that was replaced or retired *goes*: its engine is taken away from under its callers, by the protocol
 //! of [`Published`]. Every call is pinned while it is in the engine; the engine, and with it the mapping and the
 //! file, is dropped when the last call that had found it has returned. A later caller is told that the device has
 //! gone.
 
-use crate::device::decision::panicked;
-use crate::device::interceptor::{Call, Intercepted, Interceptor, Seat};
-use coreplane_engine::{Brief, Error, Result, StorageEngine};
+use coreplane_engine::{Beside, Brief, Error, Ordered, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Published, pin_in};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,21 +30,92 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A device's engine, whose answers are accepted while its medium is there.
-#[derive(Clone)]
 pub(crate) struct Guarded {
-    pub(crate) engine: Arc<dyn StorageEngine>,
-    /// The guard around the engine.
-    pub(crate) fault_guard: Arc<FaultGuard>,
-}
-
-/// Checks the mark around every call.
-pub(crate) struct FaultGuard {
     /// None once the device has gone.
     engine: Published<Option<Arc<dyn StorageEngine>>, Calls>,
     is_given_up: AtomicBool,
 }
 
-impl FaultGuard {
+impl Guarded {
+    /// Puts the guard around the engine of a device.
+    ///
+    /// # Errors
+    /// If the medium has gone already, so that the data that was opened is unknown.
+    pub(crate) fn new(engine: Arc<dyn StorageEngine>) -> Result<Arc<Self>> {
+        engine.check_medium()?;
+        let (engine, is_given_up) = (Published::new(Some(engine)), AtomicBool::new(false));
+        Ok(Arc::new(Self { engine, is_given_up }))
+    }
+
+    /// Calls the engine.
+    ///
+    /// # Errors
+    /// As the engine; and if it panics, if it or its medium is not there at the end, and if it was given up.
+    #[inline]
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> Result<T>) -> Result<T> {
+        self.make(call, Err)
+    }
+
+    /// As [`Self::call`], in the order of keys; none if the engine has no order.
+    pub(crate) fn call_ordered<T>(
+        &self,
+        call: impl FnOnce(&dyn Ordered) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.call(|engine| engine.ordered().map(call).transpose())
+    }
+
+    /// As [`Self::call`], for a put: the answer goes through registers.
+    #[inline]
+    pub(crate) fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        let put = |engine: &dyn StorageEngine| engine.put_briefly(key, value, options, beside);
+        self.make(put, |error| Brief::of(Err(error)))
+    }
+
+    /// Makes a call; its answer counts if the medium is there afterwards.
+    #[inline]
+    fn make<A>(
+        &self,
+        call: impl FnOnce(&dyn StorageEngine) -> A,
+        refused: impl Fn(Error) -> A,
+    ) -> A {
+        let guard = pin_in();
+        let Some(engine) = self.engine.get(&guard).as_deref() else {
+            return refused(not_there("a device that was taken out"));
+        };
+        if !self.is_there(engine) {
+            return refused(self.why_not(engine));
+        }
+        // `catch_unwind` does not return the answer, which would then go through memory.
+        let mut answer = None;
+        // A panic leaves half-done changes in the memory of an engine that is left out; its locks are free again.
+        let _is_made = catch_unwind(AssertUnwindSafe(|| answer = Some(call(engine)))).is_ok();
+        match answer {
+            _ if !self.is_there(engine) => refused(self.why_not(engine)),
+            Some(answer) => answer,
+            None => refused(panicked()),
+        }
+    }
+
+    /// Tells the engine of a coming call, which reports the errors.
+    #[inline]
+    pub(crate) fn hint(&self, hint: impl FnOnce(&dyn StorageEngine)) {
+        if !self.is_given_up() {
+            self.tell(hint);
+        }
+    }
+
+    /// What the engine tells about itself, without a read of its records; the default if it has been taken away.
+    #[inline]
+    pub(crate) fn tell<T: Default>(&self, tell: impl FnOnce(&dyn StorageEngine) -> T) -> T {
+        self.engine.get(&pin_in()).as_deref().map(tell).unwrap_or_default()
+    }
+
     /// Refuses all calls from now on, and discards the answers of calls that return.
     #[cold]
     pub(crate) fn give_up(&self) {
@@ -73,25 +145,17 @@ impl FaultGuard {
         self.engine.reclaim() == 0
     }
 
-    #[inline]
-    fn check(&self, engine: &dyn StorageEngine) -> Result<()> {
-        if self.is_given_up() {
-            return Err(not_there("a device that does not answer"));
-        }
-        engine.check_medium()
-    }
-
-    /// True if [`Self::check`] succeeds. Only the tag of its answer is read: behind the fence of a put, a load of an
+    /// True if an answer counts. Only the tag of the medium's result is read: behind the fence of a put, a load of an
     /// error's bytes, which were stored in other pieces, waits until the medium has all stores.
     #[inline]
     fn is_there(&self, engine: &dyn StorageEngine) -> bool {
-        self.check(engine).is_ok()
+        !self.is_given_up() && engine.check_medium().is_ok()
     }
 
     #[cold]
-    fn refuse_put(&self, engine: &dyn StorageEngine) -> Brief {
-        let error = self.check(engine).err();
-        Brief::of(Err(error.unwrap_or_else(|| not_there("a device that does not answer"))))
+    fn why_not(&self, engine: &dyn StorageEngine) -> Error {
+        let of_medium = engine.check_medium().err();
+        of_medium.unwrap_or_else(|| not_there("a device that does not answer"))
     }
 }
 
@@ -100,84 +164,18 @@ fn not_there(what: &str) -> Error {
     Error::Io { context: what.to_owned(), source: ErrorKind::Other.into() }
 }
 
-impl Interceptor for FaultGuard {
-    type Held<'a> = ();
-
-    fn begin(&self, _call: Call<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    #[inline]
-    fn lets_look_ahead(&self) -> bool {
-        !self.is_given_up()
-    }
-
-    fn make<T>(
-        &self,
-        engine: &dyn StorageEngine,
-        make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
-    ) -> Result<T> {
-        self.check(engine)?;
-        // A panic leaves half-done changes in the memory of an engine that is left out; its locks are free again.
-        let answer = catch_unwind(AssertUnwindSafe(|| make(engine)));
-        self.check(engine)?;
-        answer.unwrap_or_else(|_| Err(panicked()))
-    }
-
-    #[inline]
-    fn make_put(
-        &self,
-        engine: &dyn StorageEngine,
-        put: impl FnOnce(&dyn StorageEngine) -> Brief,
-    ) -> Brief {
-        if !self.is_there(engine) {
-            return self.refuse_put(engine);
-        }
-        let mut brief = Brief::New;
-        // As above. `catch_unwind` does not return the answer, which would then go through memory.
-        let caught = catch_unwind(AssertUnwindSafe(|| brief = put(engine)));
-        match caught {
-            _ if !self.is_there(engine) => self.refuse_put(engine),
-            Err(_) => Brief::of(Err(panicked())),
-            Ok(()) => brief,
-        }
-    }
-}
-
-/// The place of a device's engine until the device goes.
-struct Berth(Arc<FaultGuard>);
-
-impl Seat for Berth {
-    #[inline]
-    fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T> {
-        let guard = pin_in();
-        match self.0.engine.get(&guard) {
-            Some(engine) => Ok(call(&**engine)),
-            None => Err(not_there("a device that was taken out")),
-        }
-    }
-}
-
-/// Puts a guard around the engine of a device.
-///
-/// # Errors
-/// If the medium has gone already, so that the data that was opened is unknown.
-pub(crate) fn guarded(engine: Arc<dyn StorageEngine>) -> Result<Guarded> {
-    engine.check_medium()?;
-    let (engine, is_given_up) = (Published::new(Some(engine)), AtomicBool::new(false));
-    let fault_guard = Arc::new(FaultGuard { engine, is_given_up });
-    let engine = Arc::new(Intercepted {
-        engine: Berth(Arc::clone(&fault_guard)),
-        around: Arc::clone(&fault_guard),
-    });
-    Ok(Guarded { engine, fault_guard })
+/// The error of a call that has panicked.
+#[cold]
+pub(crate) fn panicked() -> Error {
+    Error::Unusable("a device's engine has panicked".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};
     use coreplane_conformance::model::ModelEngine;
-    use coreplane_engine::{Batch, Outcome, Visibility, WriteOptions};
+    use coreplane_engine::{Batch, Visibility};
 
     struct Panics;
 
@@ -193,19 +191,23 @@ mod tests {
     fn whatever_panics_is_answered_with_an_error() {
         let engine: Arc<dyn StorageEngine> = Arc::new(ModelEngine::new());
         let engine = Arc::new(Intercepted { engine, around: Arc::new(Panics) });
-        let Guarded { engine, .. } = guarded(engine).expect("the medium is there");
+        let engine = Guarded::new(engine).expect("the medium is there");
         let options = WriteOptions::default();
         let mut batch = Batch::new();
         batch.put(b"key", b"value");
-        let written: [Result<Outcome>; 2] =
-            [engine.put(b"key", b"value", &options), engine.delete(b"key", &options)];
+        let written = [
+            engine.call(|it| it.put(b"key", b"value", &options)),
+            engine.call(|it| it.delete(b"key", &options)),
+        ];
         assert!(written.iter().all(Result::is_err));
         let brief = engine.put_briefly(b"key", b"value", &options, None);
         assert!(matches!(brief, Brief::Else(outcome) if outcome.is_err()));
-        assert!(engine.apply(&batch, &options).is_err());
-        assert!(engine.get_with(b"key", Visibility::Durable, &mut |_| {}).is_err());
-        assert!(engine.multi_get(&[b"key"], Visibility::Durable, &mut |_, _| {}).is_err());
-        assert!(engine.iterate(0, 1, &mut |_| {}).is_err());
-        assert!(engine.sync().is_err() && engine.check(b"key").is_err());
+        assert!(engine.call(|it| it.apply(&batch, &options)).is_err());
+        let early = Visibility::Early;
+        assert!(engine.call(|it| it.get_with(b"key", early, &mut |_| {})).is_err());
+        assert!(engine.call(|it| it.multi_get(&[b"key"], early, &mut |_, _| {})).is_err());
+        assert!(engine.call(|it| it.iterate(0, 1, &mut |_| {})).is_err());
+        assert!(engine.call(|it| it.sync()).is_err());
+        assert!(engine.call(|it| it.check(b"key")).is_err());
     }
 }

@@ -25,7 +25,6 @@ mod drain;
 pub(crate) mod fault_guard;
 mod host;
 mod idle;
-pub mod interceptor;
 mod processor;
 pub(crate) mod record_copy;
 pub(crate) mod records;
@@ -40,14 +39,14 @@ pub(crate) use drain::Drained;
 pub(crate) use submit::Place;
 
 use crate::device::decision::Decided;
-use crate::device::fault_guard::{FaultGuard, Guarded};
+use crate::device::fault_guard::Guarded;
 use crate::device::ring::{Decisions, RING_BYTES};
 use crate::in_flight::track::{Track, Way};
 use crate::shape::position::Position;
 use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
 use backlog::Backlog;
-use coreplane_engine::{Batch, Error, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Batch, Error, Result, WriteOptions};
 use coreplane_pmem::background;
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff};
@@ -97,9 +96,7 @@ pub(crate) struct Device {
     /// Its place, and its number in the group.
     pub(crate) at: Position,
     pub(crate) number: u8,
-    pub(crate) engine: Arc<dyn StorageEngine>,
-    /// The guard around the engine.
-    fault_guard: Arc<FaultGuard>,
+    pub(crate) engine: Arc<Guarded>,
     /// The pace of lookups.
     pub(crate) pace: Pace,
     /// None once the device has gone.
@@ -145,24 +142,19 @@ impl Rings {
 }
 
 /// Makes the changes of a batch on an engine, as they were decided.
-pub(crate) fn make(
-    engine: &dyn StorageEngine,
-    batch: &Batch,
-    options: &WriteOptions,
-) -> Result<()> {
+pub(crate) fn make(engine: &Guarded, batch: &Batch, options: &WriteOptions) -> Result<()> {
     match batch.only() {
         Some(change) => Decided::of(change).make(engine, options),
-        None => engine.apply(batch, options).map(|_| ()),
+        None => engine.call(|it| it.apply(batch, options)).map(|_| ()),
     }
 }
 
 impl Device {
-    pub(crate) fn new(at: Position, Guarded { engine, fault_guard }: Guarded) -> Self {
+    pub(crate) fn new(at: Position, engine: Arc<Guarded>) -> Self {
         Self {
             at,
             number: at.device,
             engine,
-            fault_guard,
             pace: Pace::new(),
             rings: Published::new(Some(Rings::new())),
             track: Arc::new(Track::new()),
@@ -333,20 +325,15 @@ impl Device {
         watched.is_some_and(|(_, since, looks)| looks > 1 && since.elapsed() >= within)
     }
 
-    /// Its engine, and the guard around it.
-    pub(crate) fn checked(&self) -> Guarded {
-        Guarded { engine: Arc::clone(&self.engine), fault_guard: Arc::clone(&self.fault_guard) }
-    }
-
     /// It was left out since it does not answer: no thread waits for it any more.
     #[cold]
     pub(crate) fn give_up(&self) {
-        self.fault_guard.give_up();
+        self.engine.give_up();
     }
 
     /// True if it was left out since it does not answer.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.fault_guard.is_given_up()
+        self.engine.is_given_up()
     }
 
     /// Waits while the processor stays in one call: a caller that entered the device itself might hang there, too.

@@ -91,7 +91,8 @@ impl Device {
         };
         for _ in 0..AT_A_TIME {
             self.answer(rings);
-            let has_batch = batch.take(&rings.decisions, &mut |key| self.engine.prefetch(key));
+            let mut prefetch = |key: &[u8]| self.engine.hint(|it| it.prefetch(key));
+            let has_batch = batch.take(&rings.decisions, &mut prefetch);
             if has_batch {
                 self.apply_batch((&*group, rings), batch);
             }

@@ -1,6 +1,7 @@
 //! The records of a device, some at a time: all of them, or those that it shows for certain.
 
-use coreplane_engine::{Entry, KeyRange, Ordered, Result, StorageEngine};
+use super::fault_guard::Guarded;
+use coreplane_engine::{Entry, KeyRange, Result};
 
 /// Records that are shown at a time, and of which something is taken at a time.
 const SHOWN: usize = 1024;
@@ -8,20 +9,20 @@ const TAKEN: usize = 256;
 
 /// A walk over the records of a device, except those in ranges of which it is in doubt.
 pub(crate) struct Walk<'e> {
-    engine: &'e dyn StorageEngine,
+    engine: &'e Guarded,
     /// The place in the engine's own order, for a device without a doubt.
     cursor: u64,
     /// Otherwise the records are shown in the order of keys, from this key on.
-    ordered: Option<&'e dyn Ordered>,
+    is_ordered: bool,
     from: Vec<u8>,
     /// The ranges in doubt that lie ahead, in the order of keys.
     doubts: &'e [KeyRange],
 }
 
 impl<'e> Walk<'e> {
-    pub(crate) fn new(engine: &'e dyn StorageEngine, doubts: &'e [KeyRange]) -> Self {
-        let ordered = engine.ordered().filter(|_| !doubts.is_empty());
-        Self { engine, cursor: 0, ordered, from: Vec::new(), doubts }
+    pub(crate) fn new(engine: &'e Guarded, doubts: &'e [KeyRange]) -> Self {
+        let is_ordered = !doubts.is_empty() && engine.tell(|it| it.ordered().is_some());
+        Self { engine, cursor: 0, is_ordered, from: Vec::new(), doubts }
     }
 
     /// Shows about `count` records, or some fewer; false if they were the last.
@@ -29,21 +30,22 @@ impl<'e> Walk<'e> {
     /// # Errors
     /// As the engine.
     pub(crate) fn next(&mut self, count: usize, show: &mut dyn FnMut(Entry<'_>)) -> Result<bool> {
-        let Some(ordered) = self.ordered else {
-            self.cursor = self.engine.iterate(self.cursor, count, show)?;
+        if !self.is_ordered {
+            self.cursor = self.engine.call(|it| it.iterate(self.cursor, count, show))?;
             return Ok(self.cursor != 0);
-        };
+        }
         let end = self.doubts.first().map(|doubt| doubt.start.as_slice());
         let (mut shown, mut behind) = (0, Vec::new());
         if end.is_none_or(|end| self.from.as_slice() < end) {
-            ordered.scan(&self.from, end, false, count, &mut |entry| {
+            let mut show = |entry: Entry<'_>| {
                 shown += 1;
                 if shown == count {
                     behind = [entry.key, &[0]].concat();
                 }
                 show(entry);
                 true
-            })?;
+            };
+            self.engine.call_ordered(|it| it.scan(&self.from, end, false, count, &mut show))?;
         }
         if shown == count {
             self.from = behind;
@@ -62,7 +64,7 @@ impl<'e> Walk<'e> {
 /// # Errors
 /// As the engine. After damage it has shown those that it can show.
 pub(crate) fn each_entry(
-    engine: &dyn StorageEngine,
+    engine: &Guarded,
     doubts: &[KeyRange],
     show: &mut dyn FnMut(Entry<'_>),
 ) -> Result<()> {
@@ -77,7 +79,7 @@ pub(crate) fn each_entry(
 /// # Errors
 /// As `pass_on`.
 pub(crate) fn each_lot<T>(
-    (engine, doubts): (&dyn StorageEngine, &[KeyRange]),
+    (engine, doubts): (&Guarded, &[KeyRange]),
     take: impl Fn(&Entry<'_>) -> Option<T>,
     mut pass_on: impl FnMut(Vec<T>) -> Result<()>,
 ) -> Result<Result<()>> {
@@ -99,6 +101,7 @@ mod tests {
     use super::*;
     use coreplane_conformance::model::ModelEngine;
     use coreplane_engine::{Engine, WriteOptions};
+    use std::sync::Arc;
 
     /// The ranges have a gap between them, none, and the last one no end; the stretches between them end with a lot,
     /// within one, and behind several.
@@ -110,6 +113,7 @@ mod tests {
             let _outcome =
                 engine.put(&key(number), b"value", &WriteOptions::default()).expect("put");
         }
+        let engine = Guarded::new(Arc::new(engine)).expect("a device");
         let doubt = |start, end: Option<usize>| KeyRange { start: key(start), end: end.map(key) };
         let doubts = [(8, Some(10)), (11, Some(20)), (20, Some(31)), (90, None)];
         let doubts = doubts.map(|(start, end)| doubt(start, end));

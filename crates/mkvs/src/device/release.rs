@@ -32,7 +32,7 @@ impl Device {
     /// the same. The device is no member any more, and will not be one.
     pub(crate) fn leave(self: &Arc<Self>, in_its_place: Option<&Self>) {
         self.stop_within(PATIENCE);
-        let shares = |other: &Self| Arc::ptr_eq(&self.fault_guard, &other.fault_guard);
+        let shares = |other: &Self| Arc::ptr_eq(&self.engine, &other.engine);
         let keeps_engine = in_its_place.is_some_and(shares);
         let device = Arc::clone(self);
         let free = move || device.free(keeps_engine);
@@ -63,7 +63,7 @@ impl Device {
 
     /// True once it has gone: its engine is not available any more.
     pub(crate) fn has_gone(&self) -> bool {
-        self.fault_guard.has_gone()
+        self.engine.has_gone()
     }
 
     fn take_away(&self, keeps_engine: bool) {
@@ -71,15 +71,14 @@ impl Device {
             self.rings.replace(None);
         }
         if !keeps_engine {
-            self.fault_guard.take_away();
+            self.engine.take_away();
         }
     }
 
     fn free(&self, keeps_engine: bool) {
         self.take_away(keeps_engine);
-        let is_free = || {
-            Published::reclaim(&self.rings) == 0 && (keeps_engine || self.fault_guard.is_dropped())
-        };
+        let is_free =
+            || Published::reclaim(&self.rings) == 0 && (keeps_engine || self.engine.is_dropped());
         let mut backoff = Backoff::new();
         while !is_free() {
             backoff.wait();

@@ -1,6 +1,7 @@
 //! Records of a group, in the order of a scan, as a device has shown them.
 
-use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Ticket, UnixMillis, Value};
+use super::fault_guard::Guarded;
+use coreplane_engine::{Entry, Error, Record, Result, Ticket, UnixMillis, Value};
 use std::ops::Range;
 
 /// Bytes of keys and values with which a stretch ends: one more value may follow.
@@ -55,18 +56,14 @@ impl Stretch {
     /// As the engine, and if the engine has no order.
     pub(crate) fn fetch(
         &mut self,
-        engine: &dyn StorageEngine,
+        engine: &Guarded,
         (start, end, reverse): Bounds<'_>,
         count: usize,
         is_shown: impl Fn(&[u8]) -> bool,
     ) -> Result<()> {
-        let operation = "a scan of what has no order";
-        let ordered = engine.ordered();
-        let ordered =
-            ordered.ok_or(Error::Unsupported { engine: crate::shape::NAME, operation })?;
         self.clear();
         let mut seen = 0;
-        ordered.scan(start, end, reverse, count, &mut |entry| {
+        let mut keep = |entry: Entry<'_>| {
             seen += 1;
             if let (true, Some(record)) = (is_shown(entry.key), &entry.record) {
                 self.push(entry.key, record);
@@ -76,7 +73,10 @@ impl Stretch {
                 self.last.extend_from_slice(entry.key);
             }
             !self.is_cut
-        })
+        };
+        let scanned = engine.call_ordered(|it| it.scan(start, end, reverse, count, &mut keep))?;
+        let operation = "a scan of what has no order";
+        scanned.ok_or(Error::Unsupported { engine: crate::shape::NAME, operation })
     }
 
     /// How many records it has.
@@ -122,6 +122,7 @@ mod tests {
     use coreplane_bptree::{Bptree, Options};
     use coreplane_engine::{Engine, WriteOptions};
     use coreplane_pmem::MediaChoice;
+    use std::sync::Arc;
 
     #[test]
     fn a_stretch_of_long_values_ends_before_its_count() {
@@ -133,6 +134,7 @@ mod tests {
             let value = vec![key; 1 << 20];
             let _outcome = engine.put(&[key], &value, &WriteOptions::default()).expect("put");
         }
+        let engine = Guarded::new(Arc::new(engine)).expect("a device");
         let (mut stretch, mut from, mut keys) = (Stretch::default(), vec![], vec![]);
         for len in [8, 4] {
             stretch.fetch(&engine, (&from, None, false), 64, |_| true).expect("fetch");

@@ -386,7 +386,7 @@ impl Failover {
             let write = move || {
                 let _number = ShortLived::begin();
                 // If it was too late there is no receiver.
-                let _heard = sender.send((known.at, own.write(&*known.engine))).is_ok();
+                let _heard = sender.send((known.at, own.write(&known.engine))).is_ok();
             };
             match within.map(|_| background::spawn_in_time("coreplane-record", write)) {
                 Some(Ok(thread)) => drop(open.insert(device.at, thread)),
@@ -412,7 +412,7 @@ impl Failover {
             (at, Err(Error::Io { context, source: io::ErrorKind::TimedOut.into() }))
         };
         answers.extend(open.into_keys().map(late));
-        answers.extend(left.iter().map(|it| (it.at, record.at(it.at).write(&*it.engine))));
+        answers.extend(left.iter().map(|it| (it.at, record.at(it.at).write(&it.engine))));
         answers
     }
 

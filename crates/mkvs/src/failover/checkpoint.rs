@@ -7,9 +7,10 @@
 //! dropped a tombstone, every other device that was present then has a watermark above it, or is known as an
 //! older copy of itself.
 
+use crate::device::fault_guard::Guarded;
 use crate::failover::Failover;
 use crate::keyspace::intent::{Intent, Lost};
-use coreplane_engine::{Error, Remedy, Result, StorageEngine};
+use coreplane_engine::{Error, Remedy, Result};
 use coreplane_pmem::{mutant, spin};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -109,7 +110,7 @@ impl Failover {
     fn hold_above(&self, sequence: u64) -> Result<()> {
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
-                if let Err(error) = device.engine.hold_tombstones(sequence) {
+                if let Err(error) = device.engine.call(|it| it.hold_tombstones(sequence)) {
                     group.go_on_without(device, error)?;
                 }
             }
@@ -188,11 +189,11 @@ impl Failover {
     pub(crate) fn change_on_all(
         &self,
         Lost { number, group, .. }: &Lost,
-        change: impl Fn(&dyn StorageEngine, u32) -> Result<()>,
+        change: impl Fn(&Guarded, u32) -> Result<()>,
     ) -> bool {
         let group = &self.keyspace.groups[usize::from(*group)];
         group.of(group.followers()).all(|device| {
-            change(&*device.engine, *number).is_ok() || group.drop_member(device).is_ok()
+            change(&device.engine, *number).is_ok() || group.drop_member(device).is_ok()
         })
     }
 }

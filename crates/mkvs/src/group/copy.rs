@@ -24,7 +24,7 @@ impl Group {
         options: &WriteOptions,
     ) -> std::result::Result<Copied, NotMade> {
         self.copy(order, made, |device| {
-            device.pace.puts.of(|| decided.make(&*device.engine, options))
+            device.pace.puts.of(|| decided.make(&device.engine, options))
         })
     }
 

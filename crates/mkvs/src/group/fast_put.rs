@@ -65,7 +65,7 @@ impl Group {
         let awaited = self.awaited(hash, now.members(), now.primary());
         for device in numbers(now.members()).filter_map(|number| self.at(number)) {
             if awaited & 1 << device.number != 0 {
-                device.engine.prefetch(key);
+                device.engine.hint(|it| it.prefetch(key));
             } else {
                 device.prepare(guard);
             }
@@ -154,7 +154,7 @@ impl Group {
         let counted = change.as_ref().and_then(|change| change.insert_absent(hash));
         if !waits_for_one && !PUTS_NEW.get() {
             // By now the prefetched data is here, and leads to the record that will be replaced on each device.
-            self.each_of(awaited, |device| device.engine.prefetch_replaced(key));
+            self.each_of(awaited, |device| device.engine.hint(|it| it.prefetch_replaced(key)));
         }
         let mut copies = Copies::default();
         let (is_made, replaced) = match waits_for_one {

@@ -22,7 +22,8 @@
 
 use super::Group;
 use crate::device::Device;
-use crate::device::decision::{Decided, panicked};
+use crate::device::decision::Decided;
+use crate::device::fault_guard::panicked;
 use crate::device::ring::Decision;
 use crate::shape::position::Devices;
 #[cfg(doc)]

@@ -143,7 +143,7 @@ impl Host for Group {
 
     fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool {
         let Decision { decided, options, .. } = decision;
-        let make = || device.pace.puts.of(|| decided.make(&*device.engine, options));
+        let make = || device.pace.puts.of(|| decided.make(&device.engine, options));
         let is_made = self.made_by(device, std::iter::once(key_of(decision)), make).is_some();
         if is_made && (is_told || device.has_stopped()) {
             self.tell(device, options.sequence, (decision.hash, decided.key));
@@ -159,7 +159,7 @@ impl Host for Group {
     ) -> bool {
         let Decision { decided, options, .. } = decision;
         let options = WriteOptions { completion: Completion::Early, ..**options };
-        let make = || decided.make_told(&*device.engine, &options);
+        let make = || decided.make_told(&device.engine, &options);
         let made = self.made_by(device, std::iter::once(key_of(decision)), make);
         if let Some(outcome) = &made {
             waits_for.include(outcome.ticket());
@@ -174,10 +174,10 @@ impl Host for Group {
         horizon: &Horizon,
     ) -> bool {
         let durable = || {
-            if device.engine.commit(horizon)? {
+            if device.engine.call(|it| it.commit(horizon))? {
                 Ok(())
             } else {
-                device.engine.wait_durable(horizon)
+                device.engine.call(|it| it.wait_durable(horizon))
             }
         };
         horizon.is_empty() || self.made_by(device, made.map(|it| key_of(&it)), durable).is_some()
@@ -185,7 +185,7 @@ impl Host for Group {
 
     fn catch_up_all(&self, device: &Device, job: &Job) {
         let Job { batch, options, hashes } = job;
-        let make = || make(&*device.engine, batch, options);
+        let make = || make(&device.engine, batch, options);
         let keys = || hashes.iter().copied().zip(batch.changes().map(|change| change.key()));
         let sequence = options.sequence;
         if self.made_by(device, keys().map(|key| (key, sequence)), make).is_some() {

@@ -2,9 +2,10 @@
 
 use super::Group;
 use crate::device::decision::{Decided, is_failure};
+use crate::device::fault_guard::Guarded;
 use crate::group::rollback::sound_of;
 use crate::shape::position::Devices;
-use coreplane_engine::{Outcome, Result, StorageEngine, UnixMillis, Visibility, WriteOptions};
+use coreplane_engine::{Outcome, Record, Result, UnixMillis, Visibility, WriteOptions};
 
 /// A record, or a tombstone.
 pub(crate) struct Item {
@@ -15,7 +16,7 @@ pub(crate) struct Item {
 
 impl Item {
     /// Makes it on an engine, unless the engine has a newer record.
-    pub(crate) fn give_to(&self, engine: &dyn StorageEngine) -> Result<Outcome> {
+    pub(crate) fn give_to(&self, engine: &Guarded) -> Result<Outcome> {
         let options = WriteOptions { sequence: Some(self.sequence), ..WriteOptions::default() };
         Decided::to(&self.key, &self.put).make_told(engine, &options)
     }
@@ -61,7 +62,7 @@ impl Group {
         &self,
         hash: u64,
         key: &[u8],
-        give_to: impl Fn(&dyn StorageEngine) -> Result<()>,
+        give_to: impl Fn(&Guarded) -> Result<()>,
     ) -> Result<bool> {
         let change = self.filter.change();
         let had = self.sequence_of(key)?.is_some();
@@ -87,9 +88,9 @@ impl Group {
     pub(crate) fn make_on_each(
         &self,
         devices: Devices,
-        make: impl Fn(&dyn StorageEngine) -> Result<()>,
+        make: impl Fn(&Guarded) -> Result<()>,
     ) -> Result<()> {
-        self.of(devices).try_for_each(|device| match make(&*device.engine) {
+        self.of(devices).try_for_each(|device| match make(&device.engine) {
             Err(error) if is_failure(&error) && self.members() & 1 << device.number == 0 => {
                 device.note_failure(&error);
                 self.drop_member(device)
@@ -100,13 +101,14 @@ impl Group {
 
     /// The sequence of the record that the group has of a key.
     pub(crate) fn sequence_of(&self, key: &[u8]) -> Result<Option<u64>> {
-        self.ask(Self::primary, |device| sequence_on(&*device.engine, key))
+        self.ask(Self::primary, |device| sequence_on(&device.engine, key))
     }
 }
 
 /// The sequence of the record that an engine has of a key.
-pub(crate) fn sequence_on(engine: &dyn StorageEngine, key: &[u8]) -> Result<Option<u64>> {
+pub(crate) fn sequence_on(engine: &Guarded, key: &[u8]) -> Result<Option<u64>> {
     let mut sequence = None;
-    engine.get_with(key, Visibility::Durable, &mut |record| sequence = Some(record.sequence))?;
+    let mut note = |record: Record<'_>| sequence = Some(record.sequence);
+    engine.call(|it| it.get_with(key, Visibility::Durable, &mut note))?;
     Ok(sequence)
 }

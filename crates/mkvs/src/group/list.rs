@@ -43,7 +43,8 @@ impl Groups {
 /// The limits that hold on all devices.
 pub(crate) fn limits(groups: &[Arc<Group>]) -> Limits {
     let devices = groups.iter().flat_map(|group| group.devices());
-    devices.map(|device| device.engine.limits()).reduce(Limits::both).unwrap_or_default()
+    let of_each = devices.map(|device| device.engine.tell(|it| it.limits()));
+    of_each.reduce(Limits::both).unwrap_or_default()
 }
 
 /// The group of a number that a table of owners has.

@@ -263,7 +263,8 @@ impl Group {
         let now = self.states.now();
         let waits_for_some = self.rules.ack.copies(now.members().count_ones()) > 1;
         let ahead = numbers(if waits_for_some { now.members() } else { now.primary_set() });
-        ahead.filter_map(|number| self.at(number)).for_each(|device| device.engine.prefetch(key));
+        let ahead = ahead.filter_map(|number| self.at(number));
+        ahead.for_each(|device| device.engine.hint(|it| it.prefetch(key)));
     }
 
     /// Writes a key, of which the caller has the key lock.
@@ -307,7 +308,8 @@ impl Group {
         let asked = order.asked();
         if let Some((value, _)) = write.decided().put {
             let awaited = order.awaited().iter().filter_map(|number| self.at(*number));
-            awaited.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
+            let len = value.len();
+            awaited.for_each(|device| device.engine.hint(|it| it.prefetch_to_write(key, len)));
         }
         self.in_flight.begin((hash, key), sequence, asked, false);
         self.prepare(&order);
@@ -375,7 +377,7 @@ impl Group {
             self.is_member(device) && self.is_sure(device, |it| it == key)
         });
         for device in std::iter::once(first).chain(peers) {
-            match device.pace.puts.of(|| write.decide(&*device.engine, options)) {
+            match device.pace.puts.of(|| device.engine.call(|it| write.decide(it, options))) {
                 Ok(outcome) => return Ok((outcome, 1 << device.number)),
                 Err(error) if is_damage(&error) => damage = damage.or(Some(error)),
                 Err(error) => return Err((Arc::clone(device), error)),

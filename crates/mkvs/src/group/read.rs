@@ -147,7 +147,7 @@ impl Group {
     /// A key is about to be read, probably on the thread's own device: prefetches its data.
     pub(crate) fn prefetch_to_read(&self, key: &[u8]) {
         if let Some(device) = self.likely_reader() {
-            device.engine.prefetch(key);
+            device.engine.hint(|it| it.prefetch(key));
         }
     }
 
@@ -155,7 +155,7 @@ impl Group {
     /// whose index does not have the place of the record does nothing (`bptree`).
     pub(crate) fn prefetch_record(&self, key: &[u8]) {
         if let Some(device) = self.likely_reader() {
-            device.engine.prefetch_replaced(key);
+            device.engine.hint(|it| it.prefetch_replaced(key));
         }
     }
 
@@ -195,13 +195,14 @@ impl Group {
     ) -> Result<Option<Found>> {
         let mut is_late = false;
         // Tickets of a device mean nothing to other devices: only durable records are shown.
-        let found = device.engine.get_with(key, Visibility::Durable, &mut |record| {
+        let mut show = |record: Record<'_>| {
             is_late =
                 self.in_flight.has_begun_since(hash, seen) && !mutant!("mkvs.read.second_look");
             if !is_late {
                 visit(record);
             }
-        })?;
+        };
+        let found = device.engine.call(|it| it.get_with(key, Visibility::Durable, &mut show))?;
         if !found.hit && !mutant!("mkvs.read.second_look") {
             is_late = self.in_flight.has_begun_since(hash, seen);
         }

@@ -16,11 +16,12 @@ use std::sync::Arc;
 /// As the engine, and if the record is damaged.
 pub(crate) fn sound_of(device: &Device, key: &[u8]) -> Result<(Old, u64)> {
     let (mut old, mut known) = (None, 0);
-    device.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+    let mut note = |record: Record<'_>| {
         old = Some((record.value.to_vec(), record.expires_at));
         known = record.sequence;
-    })?;
-    device.engine.check(key)?;
+    };
+    device.engine.call(|it| it.get_with(key, Visibility::Durable, &mut note))?;
+    device.engine.call(|it| it.check(key))?;
     Ok((old, known))
 }
 
@@ -110,7 +111,7 @@ impl Group {
         }
         let options = undo_options(sequence);
         self.restore(made, |device, is_spared| {
-            old.restore(&*device.engine, &options, is_spared).map(drop)
+            old.restore(&device.engine, &options, is_spared).map(drop)
         })
     }
 

@@ -4,13 +4,14 @@ use super::Keyspace;
 use super::intent::own_records;
 use crate::device::Device;
 use crate::device::decision::is_damage;
+use crate::device::fault_guard::Guarded;
 use crate::device::records::each_entry;
 use crate::device::stretch::Stretch;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::stats::counters::Count;
-use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Value};
+use coreplane_engine::{Entry, Error, Record, Result, Value};
 use coreplane_pmem::spin;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,13 +47,13 @@ impl Keyspace {
                 let index = Some(of.index_of(on.number));
                 let inner = if from.0 == index { from.1 } else { 0 };
                 stretch.clear();
-                let next = on.engine.iterate(inner, wanted, &mut |entry| {
+                let mut keep = |entry: Entry<'_>| {
                     let is_shown = self.owners.shows(of.number, entry.key);
                     if let (true, Some(record)) = (is_shown, &entry.record) {
                         stretch.push(entry.key, record);
                     }
-                });
-                Ok((index, next?))
+                };
+                Ok((index, on.engine.call(|it| it.iterate(inner, wanted, &mut keep))?))
             };
             // The order of an iteration is unknown, so any key may be concerned.
             let is_about = |_: &Stretch, _: &[u8]| true;
@@ -111,16 +112,16 @@ impl Keyspace {
             // Writes up to that sequence are settled by then.
             self.in_flight.wait_for_key_locks();
             on.drain();
-            let engine = &on.engine;
             let (mut key, mut value) = (Vec::new(), Vec::new());
-            engine.changes_since(sequence, &mut |entry| {
+            let mut see = |entry: Entry<'_>| {
                 key.clear();
                 key.extend_from_slice(entry.key);
                 value.clear();
                 entry.record.iter().for_each(|record| record.value.append_to(&mut value));
                 // A record that is shown while the medium is being lost is not to be believed. The failure is
                 // reported when this call has ended.
-                if engine.check_medium().is_err() || !self.owners.shows(group.number, &key) {
+                let is_there = on.engine.tell(|it| it.check_medium().is_ok());
+                if !is_there || !self.owners.shows(group.number, &key) {
                     return;
                 }
                 let is_settled = entry.sequence <= newest
@@ -133,7 +134,8 @@ impl Keyspace {
                 } else {
                     written.insert(key.clone(), entry.sequence);
                 }
-            })
+            };
+            on.engine.call(|it| it.changes_since(sequence, &mut see))
         };
         self.read_through(group, &mut show)?;
         for (key, sequence) in &written {
@@ -188,8 +190,8 @@ impl Keyspace {
 
     pub(crate) fn tombstone_horizon(&self) -> u64 {
         let devices = self.groups.iter().flat_map(|group| group.of(group.members()));
-        let of_devices = devices.map(|device| device.engine.tombstone_horizon()).max();
-        of_devices.unwrap_or(0).max(self.horizon.load(Ordering::Acquire))
+        let of_devices = devices.map(|device| device.engine.tell(|it| it.tombstone_horizon()));
+        of_devices.max().unwrap_or(0).max(self.horizon.load(Ordering::Acquire))
     }
 
     pub(crate) fn len(&self) -> Result<u64> {
@@ -200,10 +202,10 @@ impl Keyspace {
         for group in self.groups.iter() {
             len += group.ask(Group::settled, |device| {
                 if has_guests {
-                    return self.count_shown(group.number, &*device.engine);
+                    return self.count_shown(group.number, &device.engine);
                 }
-                let own = own_records(&*device.engine)?;
-                Ok(device.engine.len()?.saturating_sub(own))
+                let own = own_records(&device.engine)?;
+                Ok(device.engine.call(|it| it.len())?.saturating_sub(own))
             })?;
         }
         Ok(len)
@@ -212,7 +214,7 @@ impl Keyspace {
     /// As [`Self::len`]; none while a device that is asked has not counted its records.
     pub(crate) fn try_len(&self) -> Result<Option<u64>> {
         for group in self.groups.iter() {
-            let len = group.ask(Group::settled, |device| device.engine.try_len())?;
+            let len = group.ask(Group::settled, |device| device.engine.call(|it| it.try_len()))?;
             if len.is_none() {
                 return Ok(None);
             }
@@ -222,7 +224,7 @@ impl Keyspace {
 
     /// Counts the records that a group shows, one by one: while slots move it has other records too. The caller
     /// keeps slots from changing hands.
-    fn count_shown(&self, group: u16, engine: &dyn StorageEngine) -> Result<u64> {
+    fn count_shown(&self, group: u16, engine: &Guarded) -> Result<u64> {
         let mut count = 0;
         each_entry(engine, &[], &mut |entry| {
             count += u64::from(self.owners.shows(group, entry.key));
@@ -238,7 +240,7 @@ impl Keyspace {
             let mut most = 0;
             for device in group.of(group.members()) {
                 device.drain();
-                match device.engine.sweep_expired() {
+                match device.engine.call(|it| it.sweep_expired()) {
                     Ok(swept) => most = most.max(swept),
                     // It has swept what it could read.
                     Err(error) if is_damage(&error) => {}
@@ -253,6 +255,6 @@ impl Keyspace {
     /// True if every device has access in key order.
     pub(crate) fn is_ordered(&self) -> bool {
         let mut devices = self.groups.iter().flat_map(|group| group.devices());
-        devices.all(|device| device.engine.ordered().is_some())
+        !devices.any(|device| device.engine.tell(|it| it.ordered().is_none()))
     }
 }

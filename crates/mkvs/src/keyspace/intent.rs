@@ -17,10 +17,11 @@
 //! deletes are known.
 
 use crate::device::decision::is_damage;
+use crate::device::fault_guard::Guarded;
 use crate::in_flight::Old;
 use crate::shape::position::RESERVED;
 use coreplane_engine::{
-    Batch, Change, Durability, Error, Result, StorageEngine, UnixMillis, Visibility, WriteOptions,
+    Batch, Change, Durability, Error, Result, UnixMillis, Visibility, WriteOptions,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -147,41 +148,41 @@ fn durable() -> WriteOptions {
 
 impl Intent {
     /// Writes the intent and its *go* to a device; durable when it returns.
-    pub(crate) fn write(&self, engine: &dyn StorageEngine, number: u32) -> Result<()> {
+    pub(crate) fn write(&self, engine: &Guarded, number: u32) -> Result<()> {
         let mut batch = Batch::new();
         batch.put(&key(number), &self.encode());
         batch.put(&go_key(number), &[]);
-        engine.apply(&batch, &durable()).map(|_| ())
+        engine.call(|it| it.apply(&batch, &durable())).map(|_| ())
     }
 
     /// Deletes the *go* of an intent, so that its batch is not made; durable when it returns.
-    pub(crate) fn refuse(engine: &dyn StorageEngine, number: u32) -> Result<()> {
+    pub(crate) fn refuse(engine: &Guarded, number: u32) -> Result<()> {
         // A batch, because a leaf without room for the delete is then rewritten together with it. If the leaf
         // were rewritten before, a power cut between the two would leave the room that the user's batch had
         // lacked, and the next recovery would make the batch that this one refuses.
         let mut batch = Batch::new();
         batch.delete(&go_key(number));
-        engine.apply(&batch, &durable()).map(drop)
+        engine.call(|it| it.apply(&batch, &durable())).map(drop)
     }
 
     /// Deletes an intent; durable when it returns.
-    pub(crate) fn drop(engine: &dyn StorageEngine, number: u32) -> Result<()> {
+    pub(crate) fn drop(engine: &Guarded, number: u32) -> Result<()> {
         // The *go* last: an intent without it would be taken back.
-        let _outcome = engine.delete(&key(number), &durable())?;
-        engine.delete(&go_key(number), &durable()).map(|_| ())
+        let _outcome = engine.call(|it| it.delete(&key(number), &durable()))?;
+        engine.call(|it| it.delete(&go_key(number), &durable())).map(|_| ())
     }
 
     /// The intents on a device.
     ///
     /// # Errors
     /// As the engine, and if an intent cannot be decoded.
-    pub(crate) fn all_on(engine: &dyn StorageEngine) -> Result<Vec<Open>> {
+    pub(crate) fn all_on(engine: &Guarded) -> Result<Vec<Open>> {
         let mut all = Vec::new();
         for number in 0..INTENTS {
-            if let Some(bytes) = engine.get(&key(number))? {
+            if let Some(bytes) = engine.call(|it| it.get(&key(number)))? {
                 let what = format!("intent {number} makes no sense");
                 let intent = Self::decode(&bytes).ok_or(Error::Corrupt { offset: 0, what })?;
-                let is_go = engine.get(&go_key(number))?.is_some();
+                let is_go = engine.call(|it| it.get(&go_key(number)))?.is_some();
                 all.push(Open { number, intent, is_go });
             }
         }
@@ -189,10 +190,9 @@ impl Intent {
     }
 
     /// Deletes all intents on a device.
-    pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
+    pub(crate) fn drop_all(engine: &Guarded) -> Result<()> {
         (0..INTENTS).try_for_each(|number| {
-            let is_there =
-                engine.get(&key(number))?.is_some() || engine.get(&go_key(number))?.is_some();
+            let is_there = has(engine, &key(number))? || has(engine, &go_key(number))?;
             if is_there { Self::drop(engine, number) } else { Ok(()) }
         })
     }
@@ -285,7 +285,7 @@ pub(crate) fn filter_part_key(number: u64) -> Vec<u8> {
 }
 
 /// The number of the matrix's own records on a device.
-pub(crate) fn own_records(engine: &dyn StorageEngine) -> Result<u64> {
+pub(crate) fn own_records(engine: &Guarded) -> Result<u64> {
     let intents = (0..INTENTS).flat_map(|number| [key(number), go_key(number)]);
     let mut keys = std::iter::once([RESERVED, b"membership"].concat()).chain(intents);
     let count = keys.try_fold(0, |count, key| Ok(count + u64::from(has(engine, &key)?)))?;
@@ -294,7 +294,7 @@ pub(crate) fn own_records(engine: &dyn StorageEngine) -> Result<u64> {
 
 /// The number of records of a kept filter on a device. Of damaged ones it is not known whether they are there: they
 /// end the count.
-pub(crate) fn kept_records(engine: &dyn StorageEngine) -> Result<u64> {
+pub(crate) fn kept_records(engine: &Guarded) -> Result<u64> {
     let has_whole = |key: &[u8]| match has(engine, key) {
         Err(error) if is_damage(&error) => Ok(false),
         found => found,
@@ -309,8 +309,8 @@ pub(crate) fn kept_records(engine: &dyn StorageEngine) -> Result<u64> {
 }
 
 /// True if an engine has a record.
-fn has(engine: &dyn StorageEngine, key: &[u8]) -> Result<bool> {
-    Ok(engine.get_with(key, Visibility::Durable, &mut |_| {})?.hit)
+fn has(engine: &Guarded, key: &[u8]) -> Result<bool> {
+    Ok(engine.call(|it| it.get_with(key, Visibility::Durable, &mut |_| {}))?.hit)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod second_look;
 mod stale_writes;
 mod write_ahead;
 
+use crate::device::fault_guard::Guarded;
 use crate::group::Group;
 use crate::group::list::Groups;
 use crate::in_flight::{InFlight, KeyLock};
@@ -86,14 +87,26 @@ impl Keyspace {
         Ok(())
     }
 
+    /// Prepares a device that is to join.
+    ///
     /// # Errors
-    /// If a device that is to join takes less than the matrix, whose limits are those of the open devices.
-    pub(crate) fn check_limits(&self, place: Position, device: Limits) -> Result<()> {
-        let limits = self.limits;
-        if limits.both(device) == limits {
-            return Ok(());
+    /// If it takes less than the matrix, whose limits are those of the open devices; as the engine.
+    pub(crate) fn take_in(&self, place: Position, engine: &Guarded) -> Result<()> {
+        let (limits, own) = (self.limits, engine.tell(|it| it.limits()));
+        if limits.both(own) != limits {
+            let what = format!("the matrix takes {limits:?}, and {place} only {own:?}");
+            return Err(Error::Unusable(what));
         }
-        Err(Error::Unusable(format!("the matrix takes {limits:?}, and {place} only {device:?}")))
+        self.raise_sequence(engine)?;
+        self.clock.raise(engine.call(|it| Ok(it.now()))?);
+        engine.call(|it| it.hold_tombstones(0))
+    }
+
+    /// New sequences are above all that an engine has given out.
+    pub(crate) fn raise_sequence(&self, engine: &Guarded) -> Result<()> {
+        let given = engine.call(|it| it.advance_sequence())?;
+        self.sequence.fetch_max(given, Ordering::AcqRel);
+        Ok(())
     }
 
     /// True if no device is known to have the membership record in force: an open may find another one. The groups

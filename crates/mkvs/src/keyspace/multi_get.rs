@@ -193,7 +193,7 @@ impl Keyspace {
         let lane: SmallVec<[&[u8]; LANE]> = known.iter().map(|(ask, _)| keys[ask.at]).collect();
         let before = answers.bytes.len();
         let timer = latency::timer();
-        let read = device.engine.multi_get(&lane, Visibility::Durable, &mut |number, record| {
+        let mut keep = |number: usize, record: Option<Record<'_>>| {
             let (ask, seen) = &known[number];
             if let Some(record) = record
                 && (!group.in_flight.has_begun_since(ask.hash, *seen)
@@ -201,7 +201,8 @@ impl Keyspace {
             {
                 answers.keep(ask.at, &record);
             }
-        });
+        };
+        let read = device.engine.call(|it| it.multi_get(&lane, Visibility::Durable, &mut keep));
         let bytes = answers.bytes.len() - before;
         if let Some(begun_at) = timer
             && bytes <= STEADY_BYTES_MAX

@@ -79,7 +79,7 @@ impl Keyspace {
         self.find_as((group, key), visit, |visit| {
             loop {
                 let (device, seen) = group.reader((hash, key), damaged)?;
-                if let Err(error) = device.engine.check(key) {
+                if let Err(error) = device.engine.call(|it| it.check(key)) {
                     self.pass_over(group, device, &mut damaged, error)?;
                     continue;
                 }

@@ -85,7 +85,7 @@ impl Keyspace {
         for group in self.groups.iter() {
             for device in group.of(group.followers()) {
                 device.drain();
-                if let Err(error) = device.engine.sync() {
+                if let Err(error) = device.engine.call(|it| it.sync()) {
                     group.go_on_without(device, error)?;
                 }
             }

@@ -186,7 +186,7 @@ impl Keyspace {
         to: &mut Stretch,
     ) -> Result<()> {
         let timer = of.is_watching().then(Instant::now);
-        to.fetch(&*device.engine, bounds, count, |key| self.owners.shows(of.number, key))?;
+        to.fetch(&device.engine, bounds, count, |key| self.owners.shows(of.number, key))?;
         if let Some(begun_at) = timer {
             // Without the time that copying so much takes.
             let copying = Duration::from_nanos(to.bytes());

@@ -65,7 +65,7 @@ impl Keyspace {
 impl Group {
     /// True if a key that this device does not find is absent, as far as that can be known.
     fn is_absence_proven(&self, number: u8, key: Hashed<'_>) -> bool {
-        self.device(number).is_ok_and(|device| device.engine.proves_absence())
+        self.device(number).is_ok_and(|device| device.engine.tell(|it| it.proves_absence()))
             || self.members() & !(1 << number) == 0
             || self.denies(key)
     }

@@ -7,13 +7,14 @@
 
 use super::Keyspace;
 use crate::device::decision::Decided;
+use crate::device::fault_guard::Guarded;
 use crate::group::Group;
-use coreplane_engine::{Outcome, Result, StorageEngine, Visibility, WriteOptions};
+use coreplane_engine::{Outcome, Result, Visibility, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Deletes an absent key, with a sequence. Returns the sequence of a newer write, if there is one.
-fn mark(engine: &dyn StorageEngine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
+fn mark(engine: &Guarded, key: &[u8], sequence: u64) -> Result<Option<u64>> {
     let sequence = Some(sequence);
     let options = WriteOptions { sequence, use_reserve: true, ..WriteOptions::default() };
     match (Decided { key, put: None }).make_told(engine, &options)? {
@@ -32,13 +33,12 @@ impl Keyspace {
         given: u64,
     ) -> Result<Option<u64>> {
         let devices = || group.of(group.followers());
-        let may_forget = |engine: &dyn StorageEngine| engine.tombstone_horizon() >= given;
         let is_old = self.horizon.load(Ordering::Acquire) >= given
-            || devices().any(|device| may_forget(&*device.engine));
+            || devices().any(|device| device.engine.tell(|it| it.tombstone_horizon()) >= given);
         let Some(below) = given.checked_sub(1).filter(|_| is_old) else { return Ok(None) };
         for device in devices() {
             device.drain();
-            let found = device.engine.get_with(key, Visibility::Early, &mut |_| {});
+            let found = device.engine.call(|it| it.get_with(key, Visibility::Early, &mut |_| {}));
             if found.map_or(true, |found| found.hit) {
                 // The record there has a sequence, so that all devices decide alike.
                 return Ok(None);
@@ -48,7 +48,7 @@ impl Keyspace {
         let mut newest = 0;
         // A device that has dropped the tombstone gets one that the put replaces.
         for device in devices() {
-            match mark(&*device.engine, key, below) {
+            match mark(&device.engine, key, below) {
                 Ok(theirs) => newest = newest.max(theirs.unwrap_or(0)),
                 Err(error) => group.go_on_without(device, error)?,
             }
@@ -57,7 +57,7 @@ impl Keyspace {
             return Ok(None);
         }
         for device in devices() {
-            if let Err(error) = mark(&*device.engine, key, newest) {
+            if let Err(error) = mark(&device.engine, key, newest) {
                 group.go_on_without(device, error)?;
             }
         }

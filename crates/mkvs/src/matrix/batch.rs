@@ -9,6 +9,7 @@
 //! sees a part.
 
 use crate::device::decision::Decided;
+use crate::device::fault_guard::Guarded;
 use crate::device::{Device, Job, make};
 use crate::filter::hash_of;
 use crate::group::rollback::{taken_back, undo_options};
@@ -21,8 +22,7 @@ use crate::shape::order::Order;
 use crate::shape::position::Devices;
 use crate::stats::counters::Count;
 use coreplane_engine::{
-    Batch, ChangeRef, Completion, Error, Record, Remedy, Result, StorageEngine, Ticket,
-    WriteOptions, Written,
+    Batch, ChangeRef, Completion, Error, Record, Remedy, Result, Ticket, WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
 use smallvec::SmallVec;
@@ -81,10 +81,10 @@ impl Share<'_> {
     ///
     /// # Errors
     /// The last one of a device that can neither change it nor leave.
-    fn change_intent(&self, change: impl Fn(&dyn StorageEngine) -> Result<()>) -> Result<()> {
+    fn change_intent(&self, change: impl Fn(&Guarded) -> Result<()>) -> Result<()> {
         let mut changed = Ok(());
         for device in self.holders() {
-            if let Err(error) = change(&*device.engine) {
+            if let Err(error) = change(&device.engine) {
                 device.note_failure(&error);
                 if self.group.drop_member(device).is_err() {
                     let at = device.at;
@@ -369,7 +369,7 @@ impl Matrix {
     fn make_on_devices(&self, shares: &mut [Share<'_>], options: &WriteOptions) -> Option<Failed> {
         for share in shares {
             let group = share.group;
-            let make_on = |device: &Arc<Device>| make(&*device.engine, &share.batch, options);
+            let make_on = |device: &Arc<Device>| make(&device.engine, &share.batch, options);
             match group.copy(&share.order, share.made, make_on) {
                 Ok((made, then)) => (share.made, share.then) = (made, Some(then)),
                 Err(NotMade { made, device, error }) => {
@@ -391,19 +391,19 @@ impl Matrix {
                 let mut batch = Batch::new();
                 for step in &share.steps {
                     let old = Decided::to(step.change.key(), &step.old);
-                    if !(is_spared && old.is_idle(&*device.engine)) {
+                    if !(is_spared && old.is_idle(&device.engine)) {
                         batch.push(old.as_change());
                     }
                 }
                 if batch.is_empty() {
                     return Ok(());
                 }
-                match make(&*device.engine, &batch, &options) {
+                match make(&device.engine, &batch, &options) {
                     // Others have taken pages of the old values since: one by one they need fewer.
                     Err(error) if error.remedy() == Remedy::FreeSpace => {
                         share.steps.iter().try_for_each(|step| {
                             let old = Decided::to(step.change.key(), &step.old);
-                            old.restore(&*device.engine, &options, is_spared).map(|_| ())
+                            old.restore(&device.engine, &options, is_spared).map(|_| ())
                         })
                     }
                     made => made,
@@ -432,7 +432,7 @@ impl Matrix {
             |step: &Step<'_>| Planned { change: step.change.to_change(), old: step.old.clone() };
         let intent = Intent { made, undone, steps: steps.map(plan).collect() };
         for device in shares[0].holders() {
-            if let Err(error) = intent.write(&*device.engine, number) {
+            if let Err(error) = intent.write(&device.engine, number) {
                 let is_member = group.members() & 1 << device.number != 0;
                 if !is_member && group.drop_member(device).is_ok() {
                     // The candidate does not become a member, which is no reason to refuse the batch.

@@ -1,7 +1,7 @@
 //! The places of the devices of a matrix, and a device that was found at one.
 
 use super::record::MembershipRecord;
-use crate::device::fault_guard::FaultGuard;
+use crate::device::fault_guard::Guarded;
 use crate::shape::position::Position;
 use coreplane_engine::{Result, StorageEngine, TimeSource};
 use std::sync::Arc;
@@ -35,9 +35,7 @@ pub trait Rack: Send + Sync {
 
 /// A device that was found.
 pub(crate) struct Found {
-    pub(crate) engine: Arc<dyn StorageEngine>,
-    /// The guard around the engine.
-    pub(crate) fault_guard: Arc<FaultGuard>,
+    pub(crate) engine: Arc<Guarded>,
     pub(crate) record: MembershipRecord,
 }
 

@@ -16,8 +16,9 @@
 use super::lost_ranges::LostRange;
 use super::quorum::Quorum;
 use crate::device::decision::is_damage;
+use crate::device::fault_guard::Guarded;
 use crate::shape::position::{Ack, DEVICES_MAX, Devices, GROUPS_MAX, Position, RESERVED};
-use coreplane_engine::{Error, Mutation, Remedy, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Error, Mutation, Record, Remedy, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::mutant;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -239,7 +240,7 @@ impl MembershipRecord {
     ///
     /// # Errors
     /// As the engine, and if a later one is there.
-    pub(crate) fn write(&self, engine: &dyn StorageEngine) -> Result<()> {
+    pub(crate) fn write(&self, engine: &Guarded) -> Result<()> {
         let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
         let options = WriteOptions {
             durability: Some(coreplane_engine::Durability::Strict),
@@ -249,7 +250,7 @@ impl MembershipRecord {
         };
         let own = Number { epoch: self.epoch, committed: self.committed };
         let mut is_late = false;
-        let written = engine.modify(&key(), &options, &mut |there| {
+        let mut decide = |there: Option<Record<'_>>| {
             let there = there.and_then(|it| serde_json::from_slice(&it.value.to_vec()).ok());
             // What makes no sense is no later record.
             let is_later =
@@ -259,7 +260,8 @@ impl MembershipRecord {
                 return Mutation::Keep;
             }
             Mutation::Put { value: text.clone(), expires_at: None }
-        });
+        };
+        let written = engine.call(|it| it.modify(&key(), &options, &mut decide));
         match written {
             _ if is_late => {
                 let Number { epoch, .. } = own;
@@ -269,7 +271,7 @@ impl MembershipRecord {
             }
             // A put needs neither the record that is there nor space beside it.
             Err(error) if is_damage(&error) || error.remedy() == Remedy::FreeSpace => {
-                engine.put(&key(), &text, &options).map(|_| ())
+                engine.call(|it| it.put(&key(), &text, &options)).map(|_| ())
             }
             written => written.map(|_| ()),
         }

@@ -6,13 +6,14 @@
 //! that remains is real, however busy the matrix is, and only writers of that key wait.
 
 use crate::device::Device;
+use crate::device::fault_guard::Guarded;
 use crate::device::records::each_entry;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Damage, Record, Result, StorageEngine, UnixMillis, Visibility};
+use coreplane_engine::{Damage, Record, Result, UnixMillis, Visibility};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -50,11 +51,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// Shows each record that does not expire soon, by its key, the key's hash, and its number.
-    fn each(
-        &self,
-        engine: &dyn StorageEngine,
-        mut show: impl FnMut(&[u8], u64, u64),
-    ) -> Result<()> {
+    fn each(&self, engine: &Guarded, mut show: impl FnMut(&[u8], u64, u64)) -> Result<()> {
         each_entry(engine, &[], &mut |entry| {
             let Some(record) = entry.record.filter(|it| self.lasts(it)) else { return };
             let hash = hash_of(entry.key);
@@ -71,14 +68,14 @@ impl Look<'_> {
 
     /// The buckets in which members differ; none if no bucket differs.
     fn buckets(&self, members: &[Arc<Device>]) -> Result<Option<Vec<bool>>> {
-        let len = members[0].engine.len()? / KEYS_OF_ONE;
+        let len = members[0].engine.call(|it| it.len())? / KEYS_OF_ONE;
         let count = len.next_power_of_two().clamp(*BUCKETS.start(), *BUCKETS.end()) as usize;
         let mut first: Vec<u64> = Vec::new();
         let mut differs = vec![false; count];
         for device in members {
             device.drain();
             let mut sums = vec![0_u64; count];
-            self.each(&*device.engine, |_, hash, mark| {
+            self.each(&device.engine, |_, hash, mark| {
                 let sum = &mut sums[bucket_of(hash, count)];
                 *sum = sum.wrapping_add((hash ^ mark.rotate_left(29)).wrapping_mul(mark | 1));
             })?;
@@ -97,7 +94,7 @@ impl Look<'_> {
         let mut known: HashMap<Vec<u8>, KeyOnMembers> = HashMap::new();
         for device in members {
             device.drain();
-            self.each(&*device.engine, |key, hash, mark| {
+            self.each(&device.engine, |key, hash, mark| {
                 if !differs[bucket_of(hash, differs.len())] {
                     return;
                 }
@@ -126,9 +123,10 @@ impl Look<'_> {
         for device in self.group.of(self.group.members()) {
             device.drain();
             let mut record = None;
-            device.engine.get_with(key, Visibility::Durable, &mut |shown| {
+            let mut note = |shown: Record<'_>| {
                 record = self.lasts(&shown).then(|| (mark_of(&shown), shown.sequence));
-            })?;
+            };
+            device.engine.call(|it| it.get_with(key, Visibility::Durable, &mut note))?;
             found.push((device.at, record));
         }
         if found.iter().all(|(_, record)| *record == found[0].1) {

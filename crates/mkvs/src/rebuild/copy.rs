@@ -6,13 +6,14 @@
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
+use crate::device::fault_guard::Guarded;
 use crate::group::Group;
 use crate::group::item::Item;
 use crate::membership::lost_ranges::just;
 use crate::rebuild::Rebuild;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{DamagedKey, Error, KeyRange, Result, StorageEngine};
+use coreplane_engine::{DamagedKey, Entry, Error, KeyRange, Result};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,12 +62,13 @@ pub(crate) struct Pace {
 /// The next records of a device, and the next cursor. A record without a value has one that is still to be read.
 fn items_of(device: &Device, cursor: u64) -> (Vec<Item>, Result<u64>) {
     let (mut items, mut bytes) = (Vec::with_capacity(AT_A_TIME), 0);
-    let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+    let mut take = |entry: Entry<'_>| {
         let Some(record) = &entry.record else { return };
         let put = (bytes < BYTES_AT_A_TIME).then(|| (record.value.to_vec(), record.expires_at));
         bytes += put.as_ref().map_or(0, |(value, _)| value.len());
         items.push(Item { key: entry.key.to_vec(), put, sequence: entry.sequence });
-    });
+    };
+    let listed = device.engine.call(|it| it.iterate(cursor, AT_A_TIME, &mut take));
     (items, listed)
 }
 
@@ -134,9 +136,9 @@ pub(crate) fn value_len(item: &Item) -> u64 {
 ///
 /// # Errors
 /// The given error, if it has not.
-pub(crate) fn hurt_of(engine: &dyn StorageEngine, error: Error) -> Result<Vec<DamagedKey>> {
-    let hurt = engine.damaged_keys_since(0)?;
-    if hurt.is_empty() || !engine.lost_ranges()?.is_empty() {
+pub(crate) fn hurt_of(engine: &Guarded, error: Error) -> Result<Vec<DamagedKey>> {
+    let hurt = engine.call(|it| it.damaged_keys_since(0))?;
+    if hurt.is_empty() || !engine.call(|it| it.lost_ranges())?.is_empty() {
         return Err(error);
     }
     Ok(hurt)
@@ -225,22 +227,25 @@ impl Rebuild {
         let mut gone = Vec::new();
         // From a member that can show all of them.
         self.keyspace.read_through(group, &mut |device| {
-            let engine = &device.engine;
             loop {
                 gone.clear();
                 let mut is_begun = false;
-                let shown = engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
+                let mut take = |entry: Entry<'_>| {
                     is_begun = true;
                     if entry.record.is_none() {
                         let (key, sequence) = (entry.key.to_vec(), entry.sequence);
                         gone.push(Item { key, put: None, sequence });
                     }
-                });
+                };
+                let since = device.engine.tell(|it| it.tombstone_horizon());
+                let shown = device.engine.call(|it| it.changes_since(since, &mut take));
                 match shown {
                     // Tombstones that the primary drops meanwhile are not needed, and all others have been shown.
                     Err(Error::HistoryGone { .. }) if is_begun => return Ok(()),
                     Err(Error::HistoryGone { .. }) => {}
-                    Err(error) if is_damage(&error) => return hurt_of(&**engine, error).map(drop),
+                    Err(error) if is_damage(&error) => {
+                        return hurt_of(&device.engine, error).map(drop);
+                    }
                     shown => return shown,
                 }
             }
@@ -312,7 +317,6 @@ impl Rebuild {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::fault_guard::guarded;
     use crate::shape::position::Position;
     use coreplane_bptree::{Bptree, Options};
     use coreplane_engine::{Engine, WriteOptions};
@@ -328,7 +332,8 @@ mod tests {
             let value = vec![key; 1 << 20];
             let _outcome = engine.put(&[key], &value, &WriteOptions::default()).expect("put");
         }
-        let device = Device::new(Position::default(), guarded(Arc::new(engine)).expect("a device"));
+        let device =
+            Device::new(Position::default(), Guarded::new(Arc::new(engine)).expect("a device"));
         let (items, next) = items_of(&device, 0);
         let with_values = items.iter().filter(|item| item.put.is_some());
         assert_eq!((items.len(), with_values.count(), next.expect("the last")), (12, 8, 0));

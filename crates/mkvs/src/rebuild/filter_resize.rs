@@ -20,7 +20,7 @@ use crate::group::Group;
 use crate::keyspace::Keyspace;
 use crate::shape::position::is_reserved;
 use crate::stats::counters::Count;
-use coreplane_engine::{Entry, Result, Visibility};
+use coreplane_engine::{Entry, Record, Result, Visibility};
 use coreplane_pmem::{background, spin};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -46,7 +46,7 @@ const TRIES: u32 = 4;
 
 /// The least capacity of the filter of a group to which this device belongs.
 fn least_room(device: &Device) -> u64 {
-    let bytes = device.engine.stats().pool_bytes;
+    let bytes = device.engine.tell(|it| it.stats()).pool_bytes;
     (bytes / BYTES_A_KEY).clamp(CAPACITY_MIN, AT_FIRST_MAX)
 }
 
@@ -145,7 +145,7 @@ impl Filters {
     /// As the engine, and if there is no memory.
     pub(crate) fn fill_now_or_later(&self, group: &Group, most: u64) -> Result<()> {
         // Known for a device that was closed.
-        let counted = |device: &Arc<Device>| device.engine.stats().records;
+        let counted = |device: &Arc<Device>| device.engine.tell(|it| it.stats()).records;
         let (room, keys) =
             group.ask(Group::settled, |device| Ok((least_room(device), counted(device))))?;
         let is_filled = keys <= most && self.fill_up_to(group, room, most)?;
@@ -165,8 +165,9 @@ impl Filters {
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
         // Another thread may be filling one.
         let _alone = self.resizing.lock();
-        let (keys, room) =
-            group.ask(Group::settled, |device| Ok((device.engine.len()?, least_room(device))))?;
+        let (keys, room) = group.ask(Group::settled, |device| {
+            Ok((device.engine.call(|it| it.len())?, least_room(device)))
+        })?;
         self.fill_up_to(group, (2 * keys).max(room), u64::MAX)
     }
 
@@ -232,7 +233,7 @@ impl Filters {
         listed: &Device,
         show: &mut dyn FnMut(Entry<'_>),
     ) -> Result<bool> {
-        if listed.engine.proves_absence() {
+        if listed.engine.tell(|it| it.proves_absence()) {
             return Ok(true);
         }
         let mut is_whole = true;
@@ -240,7 +241,9 @@ impl Filters {
             device.drain();
             let mut show_hidden = |entry: Entry<'_>| {
                 // Its value does not matter.
-                let found = listed.engine.get_with(entry.key, Visibility::Early, &mut |_| {});
+                let look = &mut |_: Record<'_>| {};
+                let found =
+                    listed.engine.call(|it| it.get_with(entry.key, Visibility::Early, look));
                 if !found.is_ok_and(|found| found.hit) {
                     show(entry);
                 }
@@ -261,7 +264,7 @@ impl Filters {
         show: &mut dyn FnMut(Entry<'_>),
         is_enough: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let mut walk = Walk::new(&*device.engine, &[]);
+        let mut walk = Walk::new(&device.engine, &[]);
         loop {
             self.keyspace.check_writable()?;
             if !walk.next(AT_A_TIME, show)? || is_enough() {

@@ -12,10 +12,11 @@
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
+use crate::device::fault_guard::Guarded;
 use crate::group::Group;
 use crate::keyspace::intent::{filter_key, filter_part_key};
 use crate::rebuild::filter_resize::Filters;
-use coreplane_engine::{Completion, Durability, Error, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Completion, Durability, Error, Result, WriteOptions};
 use coreplane_pmem::mutant;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,13 +64,13 @@ impl Head {
         sum.digest()
     }
 
-    fn write(&self, engine: &dyn StorageEngine) -> Result<()> {
+    fn write(&self, engine: &Guarded) -> Result<()> {
         let sealed = Self { head_checksum: self.sum(), ..*self };
         let text =
             serde_json::to_vec(&sealed).map_err(|error| Error::Unusable(error.to_string()))?;
         let durability = Some(Durability::Strict);
         let options = WriteOptions { durability, ..WriteOptions::default() };
-        engine.put(&filter_key(), &text, &options).map(|_| ())
+        engine.call(|it| it.put(&filter_key(), &text, &options)).map(|_| ())
     }
 
     /// The head, of whatever version, if its checksum is right.
@@ -80,8 +81,8 @@ impl Head {
 }
 
 /// Deletes the snapshot on a device, whole or not.
-pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
-    let head = match engine.get(&filter_key()) {
+pub(crate) fn drop_all(engine: &Guarded) -> Result<()> {
+    let head = match engine.call(|it| it.get(&filter_key())) {
         Ok(None) => return Ok(()),
         Err(error) if is_damage(&error) => None,
         head => Head::of(head?),
@@ -90,21 +91,21 @@ pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
     // If the head cannot be read, all chunks that exist.
     let chunks = head.map_or(u64::MAX, |head| head.chunks);
     for number in 0..chunks {
-        let outcome = engine.delete(&filter_part_key(number), &early)?;
+        let outcome = engine.call(|it| it.delete(&filter_part_key(number), &early))?;
         if chunks == u64::MAX && outcome.written().is_none() {
             break;
         }
     }
     // The head last: it states which chunks there are.
-    engine.sync()?;
-    engine.delete(&filter_key(), &WriteOptions::default()).map(|_| ())
+    engine.call(|it| it.sync())?;
+    engine.call(|it| it.delete(&filter_key(), &WriteOptions::default())).map(|_| ())
 }
 
 /// Writes a snapshot to a device; durable when it returns.
-fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
+fn write(group: &Group, engine: &Guarded, epoch: u64) -> Result<()> {
     let image = group.filter.image();
-    let chunk_len = CHUNK.min(engine.limits().value_len_max) / 64 * 64;
-    if chunk_len == 0 || engine.stats().free_bytes < FREE * image.len_bytes() {
+    let chunk_len = CHUNK.min(engine.tell(|it| it.limits()).value_len_max) / 64 * 64;
+    if chunk_len == 0 || engine.tell(|it| it.stats()).free_bytes < FREE * image.len_bytes() {
         return Ok(());
     }
     let (capacity, keys) = (image.capacity(), image.len());
@@ -127,16 +128,16 @@ fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
     for number in 0..chunks {
         image.read(number * chunk_len as u64, chunk_len, &mut bytes);
         sum.update(&bytes);
-        let _outcome = engine.put(&filter_part_key(number), &bytes, &early)?;
+        let _outcome = engine.call(|it| it.put(&filter_part_key(number), &bytes, &early))?;
     }
-    engine.sync()?;
+    engine.call(|it| it.sync())?;
     (head.is_sealed, head.checksum) = (true, sum.digest());
     head.write(engine)
 }
 
 /// Restores the filter of a group from a snapshot of this epoch; false if the device has none.
-fn read(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<bool> {
-    let Some(head) = Head::of(engine.get(&filter_key())?) else { return Ok(false) };
+fn read(group: &Group, engine: &Guarded, epoch: u64) -> Result<bool> {
+    let Some(head) = Head::of(engine.call(|it| it.get(&filter_key()))?) else { return Ok(false) };
     let is_current = head.version == VERSION || mutant!("mkvs.kept.version");
     if !is_current || !head.is_sealed || head.epoch != epoch {
         return Ok(false);
@@ -144,7 +145,7 @@ fn read(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<bool> {
     let Ok(rebuild) = group.filter.rebuild(head.capacity) else { return Ok(false) };
     let mut sum = Xxh3::new();
     for number in 0..head.chunks {
-        let bytes = engine.get(&filter_part_key(number))?;
+        let bytes = engine.call(|it| it.get(&filter_part_key(number)))?;
         let Some(bytes) = bytes.filter(|it| it.len() <= head.chunk_len) else { return Ok(false) };
         sum.update(&bytes);
         if !rebuild.restore(number * head.chunk_len as u64, &bytes) {
@@ -167,9 +168,9 @@ impl Filters {
         let is_listed = |group: &&std::sync::Arc<Group>| group.is_listed.load(Ordering::Acquire);
         for group in self.keyspace.groups.iter().filter(worth).filter(is_listed) {
             let Ok(device) = group.primary() else { continue };
-            if write(group, &*device.engine, epoch).is_err() {
+            if write(group, &device.engine, epoch).is_err() {
                 // Perhaps there was no space.
-                let _dropped = drop_all(&*device.engine).is_ok();
+                let _dropped = drop_all(&device.engine).is_ok();
             }
         }
     }
@@ -187,14 +188,14 @@ impl Filters {
         let made = side_by_side(&groups, threads, |group| {
             let mut members = group.of(group.members());
             let is_kept = kept_at.is_some_and(|epoch| {
-                let read = |device: &std::sync::Arc<Device>| read(group, &*device.engine, epoch);
+                let read = |device: &std::sync::Arc<Device>| read(group, &device.engine, epoch);
                 members.any(|device| matches!(read(device), Ok(true)))
             });
             if is_kept { Ok(()) } else { self.fill_now_or_later(group, lists_at_open) }
         });
         made.into_iter().collect::<Result<Vec<()>>>()?;
         let mut members = self.keyspace.groups.iter().flat_map(|group| group.of(group.members()));
-        members.try_for_each(|device| drop_all(&*device.engine))
+        members.try_for_each(|device| drop_all(&device.engine))
     }
 }
 

@@ -20,7 +20,8 @@ impl Rebuild {
     /// Checks the checksum of a record that a device lists from this cursor on; false if the device lists the
     /// key and does not find it. A key that was deleted meanwhile does not count.
     pub(crate) fn check_listed(&self, (device, from): (&Device, u64), item: &Item) -> Result<bool> {
-        Ok(device.engine.check(&item.key)? || !self.is_strange(device, from, &item.key)?)
+        let is_found = device.engine.call(|it| it.check(&item.key))?;
+        Ok(is_found || !self.is_strange(device, from, &item.key)?)
     }
 
     /// True if a device lists a key, from this cursor on, that it does not find: the key differs from the one
@@ -28,14 +29,13 @@ impl Rebuild {
     fn is_strange(&self, device: &Device, from: u64, key: &[u8]) -> Result<bool> {
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         device.drain();
-        if device.engine.check(key)? {
+        if device.engine.call(|it| it.check(key))? {
             return Ok(false);
         }
         // Others may have been inserted before it.
         let mut is_listed = false;
-        device.engine.iterate(from, 16 * AT_A_TIME, &mut |entry| {
-            is_listed |= entry.key == key && entry.record.is_some();
-        })?;
+        let mut look = |entry: Entry<'_>| is_listed |= entry.key == key && entry.record.is_some();
+        device.engine.call(|it| it.iterate(from, 16 * AT_A_TIME, &mut look))?;
         Ok(is_listed)
     }
 
@@ -54,11 +54,11 @@ impl Rebuild {
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         // The keys that the primary has skipped, if it has shown all others.
-        let (hurt, damage) = match damage.map(|error| hurt_of(&*primary.engine, error)) {
+        let (hurt, damage) = match damage.map(|error| hurt_of(&primary.engine, error)) {
             Some(Err(error)) if is_damage(&error) => (Vec::new(), Some(error)),
             hurt => (hurt.transpose()?.unwrap_or_default(), None),
         };
-        let is_there = |key: &[u8]| matches!(primary.engine.check(key), Ok(true));
+        let is_there = |key: &[u8]| matches!(primary.engine.call(|it| it.check(key)), Ok(true));
         let take = |entry: &Entry<'_>| {
             let is_record = entry.record.is_some() && !is_reserved(entry.key);
             let is_taken = is_record && (damage.is_some() || !is_there(entry.key));
@@ -72,7 +72,7 @@ impl Rebuild {
                 break;
             }
             device.drain();
-            let listed = each_lot((&*device.engine, &[]), take, |items| {
+            let listed = each_lot((&device.engine, &[]), take, |items| {
                 let mut later = 0;
                 self.give_each(&items, pace, &mut |item| {
                     let is_lacking = !is_there(&item.key);
@@ -98,7 +98,7 @@ impl Rebuild {
         }
         lost.iter().for_each(|key| pace.leave_out(just(key)));
         if !hurt.is_empty() {
-            let left = primary.engine.damaged_keys_since(0)?;
+            let left = primary.engine.call(|it| it.damaged_keys_since(0))?;
             let left = hurt.into_iter().filter(|it| left.contains(it));
             left.for_each(|it| pace.leave_out(it.within));
         }
@@ -122,7 +122,7 @@ impl Rebuild {
         };
         for device in group.of(group.members()) {
             device.drain();
-            let listed = each_lot((&*device.engine, &[]), take, |keys| {
+            let listed = each_lot((&device.engine, &[]), take, |keys| {
                 keys.iter().try_for_each(|key| {
                     self.check_going_on()?;
                     self.hold_in_target(group, key, target)

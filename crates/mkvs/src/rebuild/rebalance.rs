@@ -17,7 +17,7 @@
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
-use crate::device::fault_guard::guarded;
+use crate::device::fault_guard::Guarded;
 use crate::device::records::each_lot;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
@@ -56,13 +56,10 @@ impl Rebuild {
             let place = Position { group: number, device: at as u8 };
             self.check_place(place)?;
             rack.remove(place)?;
-            let checked = guarded(rack.create(place, &self.keyspace.clock.source())?)?;
-            let engine = &*checked.engine;
-            self.keyspace.check_limits(place, engine.limits())?;
-            engine.hold_tombstones(0)?;
-            self.keyspace.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
-            planned.at(place).write(engine)?;
-            devices.push(Arc::new(Device::new(place, checked)));
+            let engine = Guarded::new(rack.create(place, &self.keyspace.clock.source())?)?;
+            self.keyspace.take_in(place, &engine)?;
+            planned.at(place).write(&engine)?;
+            devices.push(Arc::new(Device::new(place, engine)));
         }
         let parts = (
             Arc::clone(&self.keyspace.in_flight),
@@ -141,7 +138,8 @@ impl Rebuild {
         if !self.keyspace.owners.has(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
-        let (mut done, total) = (0, group.ask(Group::settled, |device| device.engine.len())?);
+        let total = group.ask(Group::settled, |device| device.engine.call(|it| it.len()))?;
+        let mut done = 0;
         self.give_all(group, pace, &mut |item| {
             done += 1;
             if done % 1024 == 0 {
@@ -195,7 +193,7 @@ impl Rebuild {
             let is_guest = !is_own && !is_reserved(entry.key);
             is_guest.then(|| (entry.key.to_vec(), entry.sequence))
         };
-        let listed = each_lot((&*device.engine, &[]), take, |guests| {
+        let listed = each_lot((&device.engine, &[]), take, |guests| {
             guests.iter().try_for_each(|(key, sequence)| {
                 self.check_going_on()?;
                 see(key, *sequence)
@@ -204,7 +202,7 @@ impl Rebuild {
         match listed {
             Ok(()) => Ok(None),
             // The peers know the rest.
-            Err(error) if is_damage(&error) => Ok(hurt_of(&*device.engine, error).err()),
+            Err(error) if is_damage(&error) => Ok(hurt_of(&device.engine, error).err()),
             // When the device returns it is compared with its peers.
             Err(error) => group.go_on_without(device, error).map(|()| None),
         }
@@ -239,7 +237,7 @@ impl Rebuild {
                     return Ok(());
                 }
                 // The sequence that was read may be out of date by now.
-                match sequence_on(&*device.engine, key) {
+                match sequence_on(&device.engine, key) {
                     Err(error) if !is_damage(&error) => group.go_on_without(device, error),
                     Ok(has) if has == owner.sequence_of(key)? => Ok(()),
                     _ => self.keyspace.give_anew(route, key),
@@ -282,7 +280,7 @@ impl Rebuild {
         for (number, group) in (0_u16..).zip(self.keyspace.groups.iter()) {
             if slots.iter().any(|(_, to)| *to == number) {
                 group.of(group.followers()).try_for_each(|device| {
-                    let synced = device.engine.sync();
+                    let synced = device.engine.call(|it| it.sync());
                     synced.or_else(|error| group.go_on_without(device, error))
                 })?;
             }
@@ -310,7 +308,7 @@ impl Rebuild {
         }
         let mut horizon = 0;
         for group in self.keyspace.groups.iter() {
-            horizon = group.settled()?.engine.tombstone_horizon().max(horizon);
+            horizon = group.settled()?.engine.tell(|it| it.tombstone_horizon()).max(horizon);
         }
         let mut record = self.failover.membership.lock();
         self.check_going_on()?;

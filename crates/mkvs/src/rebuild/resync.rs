@@ -16,7 +16,7 @@
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
-use crate::device::fault_guard::{Guarded, guarded};
+use crate::device::fault_guard::Guarded;
 use crate::device::records::each_lot;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
@@ -46,8 +46,8 @@ impl Rebuild {
         progress: &(dyn Fn(Progress) + Sync),
     ) {
         let Some(group) = self.keyspace.groups.get(usize::from(place.group)) else { return };
-        let checked = Guarded { engine: device.engine, fault_guard: device.fault_guard };
-        let filled = self.fill_member(group, place, checked, &CopyOptions::default(), progress);
+        let options = CopyOptions::default();
+        let filled = self.fill_member(group, place, device.engine, &options, progress);
         self.failover.damaged.lock().extend(filled.err().map(|error| (place, error.to_string())));
     }
 
@@ -56,19 +56,15 @@ impl Rebuild {
         &self,
         group: &Arc<Group>,
         place: Position,
-        checked: Guarded,
+        engine: Arc<Guarded>,
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
-        let engine = &*checked.engine;
-        self.keyspace.check_limits(place, engine.limits())?;
-        self.keyspace.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
-        self.keyspace.clock.raise(engine.now());
-        engine.hold_tombstones(0)?;
-        Intent::drop_all(engine)?;
-        filter_snapshot::drop_all(engine)?;
+        self.keyspace.take_in(place, &engine)?;
+        Intent::drop_all(&engine)?;
+        filter_snapshot::drop_all(&engine)?;
         self.failover.damaged.lock().retain(|(damaged, _)| *damaged != place);
-        let device = Arc::new(Device::new(place, checked));
+        let device = Arc::new(Device::new(place, engine));
         // A write that began when the previous device was a member finds that one at the place, and not one that
         // lacks the key.
         self.keyspace.in_flight.wait_for_key_locks();
@@ -118,7 +114,7 @@ impl Rebuild {
         group: &Group,
         place: Position,
         options: &CopyOptions,
-    ) -> Result<Guarded> {
+    ) -> Result<Arc<Guarded>> {
         let known = self.failover.membership.now().member(place).cloned();
         let member = known.ok_or_else(|| no_such(place))?;
         self.make_way(rack, group, place, options)?;
@@ -134,17 +130,17 @@ impl Rebuild {
         let state = MemberState::Joining;
         self.check_place(place)?;
         let record = self.write_state(place, &Member { identity, state })?;
-        let checked = match found {
-            Some(checked) => checked,
+        let engine = match found {
+            Some(engine) => engine,
             None => {
                 // The old device takes space, perhaps space that the new one needs.
                 group.device(place.device).iter().for_each(|device| device.leave(None));
                 rack.remove(place)?;
-                guarded(rack.create(place, &self.keyspace.clock.source())?)?
+                Guarded::new(rack.create(place, &self.keyspace.clock.source())?)?
             }
         };
-        record.at(place).write(&*checked.engine)?;
-        Ok(checked)
+        record.at(place).write(&engine)?;
+        Ok(engine)
     }
 
     /// Lets a current device make way for a fresh one if its file or medium was removed while it was open:
@@ -183,11 +179,11 @@ impl Rebuild {
         group: &Group,
         place: Position,
         member: &Member,
-    ) -> Result<Option<Guarded>> {
+    ) -> Result<Option<Arc<Guarded>>> {
         let is_joining = member.state == MemberState::Joining;
         // A device that was dropped while the matrix was open is still open.
         let there = group.device(place.device).ok().filter(|device| !device.has_gone());
-        let checked = match there {
+        let engine = match there {
             Some(device) => {
                 device.stop();
                 if device.is_given_up() {
@@ -197,7 +193,7 @@ impl Rebuild {
                          when the matrix is opened again, or a fresh device can take its place"
                     )));
                 }
-                if let Err(error) = device.engine.check_medium() {
+                if let Err(error) = device.engine.call(|it| it.check_medium()) {
                     if !rack.present()?.contains(&place) {
                         return Ok(None);
                     }
@@ -206,10 +202,10 @@ impl Rebuild {
                          again, or a fresh device can take its place"
                     )));
                 }
-                device.checked()
+                Arc::clone(&device.engine)
             }
             None if !rack.present()?.contains(&place) => return Ok(None),
-            None => match rack.open(place, &self.keyspace.clock.source()).and_then(guarded) {
+            None => match rack.open(place, &self.keyspace.clock.source()).and_then(Guarded::new) {
                 // It was about to be created.
                 Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
                 Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {
@@ -220,11 +216,10 @@ impl Rebuild {
                 opened => opened?,
             },
         };
-        let engine = &*checked.engine;
         let matrix = self.failover.membership.now().matrix.clone();
-        match MembershipRecord::read(engine)? {
+        match engine.call(MembershipRecord::read)? {
             // It was created, but did not get the record.
-            None if is_joining && engine.is_empty()? => Ok(Some(checked)),
+            None if is_joining && engine.call(|it| it.is_empty())? => Ok(Some(engine)),
             None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
             Some(record) if record.matrix != matrix => Err(Error::Unusable(format!(
                 "the device at {place} belongs to another matrix: {}, not {matrix}",
@@ -238,7 +233,7 @@ impl Rebuild {
                     record.position
                 )))
             }
-            Some(_) => Ok(Some(checked)),
+            Some(_) => Ok(Some(engine)),
         }
     }
 
@@ -275,7 +270,7 @@ impl Rebuild {
         // Writes from here on come to the device; earlier ones are found.
         self.keyspace.in_flight.wait_for_key_locks();
         let since = self.keyspace.sequence.load(Ordering::Acquire);
-        let total = group.ask(Group::settled, |device| device.engine.len())?;
+        let total = group.ask(Group::settled, |device| device.engine.call(|it| it.len()))?;
         let mut pace = Pace::new(options);
         let mut done = 0;
         self.give_all(group, &mut pace, &mut |item| {
@@ -284,7 +279,7 @@ impl Rebuild {
             if done % 1024 == 0 {
                 progress(Progress { stage: "filling", done: done.min(total), total });
             }
-            match item.give_to(&*device.engine)? {
+            match item.give_to(&device.engine)? {
                 // The device may have a write of a moment ago, or one that was never acknowledged.
                 Outcome::NotNewer(theirs, _) if theirs > item.sequence => {
                     self.hold_key(group, device, &item.key)
@@ -305,11 +300,11 @@ impl Rebuild {
         pace: &mut Pace,
         progress: &dyn Fn(Progress),
     ) -> Result<()> {
-        let (mut done, total) = (0, device.engine.len()?);
+        let (mut done, total) = (0, device.engine.call(|it| it.len())?);
         let take = |entry: &Entry<'_>| {
             (!is_reserved(entry.key)).then(|| (entry.key.to_vec(), entry.sequence))
         };
-        each_lot((&*device.engine, &[]), take, |keys| {
+        each_lot((&device.engine, &[]), take, |keys| {
             done += keys.len() as u64;
             for (key, sequence) in keys {
                 self.check_going_on()?;
@@ -344,7 +339,7 @@ impl Rebuild {
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
         self.check_going_on()?;
         device.drain();
-        if sequence_on(&*device.engine, key)? == group.sequence_of(key)? {
+        if sequence_on(&device.engine, key)? == group.sequence_of(key)? {
             return Ok(());
         }
         let item = group.give_anew(hash, key)?;
@@ -360,8 +355,8 @@ impl Rebuild {
             self.keyspace.in_flight.wait_for_key_locks();
             device.drain();
         }
-        device.engine.sync()?;
-        let horizon = group.settled()?.engine.tombstone_horizon();
+        device.engine.call(|it| it.sync())?;
+        let horizon = group.settled()?.engine.tell(|it| it.tombstone_horizon());
         let mut record = self.failover.membership.lock();
         // From here to the end no member can leave.
         self.keyspace.check_writable()?;
@@ -402,7 +397,7 @@ fn left_out(
 ) -> Result<Vec<LostRange>> {
     let mut left_out = Vec::new();
     for it in lost {
-        let known = it.only_key().map(|key| sequence_on(&*device.engine, key)).transpose()?;
+        let known = it.only_key().map(|key| sequence_on(&device.engine, key)).transpose()?;
         if known.flatten().unwrap_or(0) <= since {
             left_out.push(LostRange::new(group.number, it.clone()));
         }

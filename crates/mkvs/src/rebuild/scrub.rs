@@ -25,9 +25,7 @@ use crate::group::item::Item;
 use crate::in_flight::InFlight;
 use crate::rebuild::Rebuild;
 use crate::shape::position::{Position, is_reserved};
-use coreplane_engine::{
-    Damage, Entry, Error, KeyRange, Progress, Record, Result, StorageEngine, Visibility,
-};
+use coreplane_engine::{Damage, Entry, Error, KeyRange, Progress, Record, Result, Visibility};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -141,14 +139,14 @@ impl Rebuild {
             return Ok(None);
         }
         let mut done = 0;
-        let total = match device.engine.len() {
+        let total = match device.engine.call(|it| it.len()) {
             Ok(total) => total,
             Err(error) => {
                 return go_around(group, device, error, &mut scrubbed.unreadable).map(|()| None);
             }
         };
         let take = |entry: &Entry<'_>| (!is_reserved(entry.key)).then(|| entry.key.to_vec());
-        let listed = each_lot((&*device.engine, doubts), take, |keys| {
+        let listed = each_lot((&device.engine, doubts), take, |keys| {
             for key in &keys {
                 self.failover.check_writable()?;
                 self.scrub_key(group, key, scrubbed)?;
@@ -211,11 +209,11 @@ impl Rebuild {
         let mut item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
         let source = Arc::clone(group.device(*source)?);
         let mut known = 0;
-        let read = source.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+        let mut take = |record: Record<'_>| {
             known = record.sequence;
             item.put = Some((record.value.to_vec(), record.expires_at));
-        });
-        match read {
+        };
+        match source.engine.call(|it| it.get_with(key, Visibility::Durable, &mut take)) {
             Err(error) if !is_damage(&error) => {
                 // Its peers have its records, which are found when the peers are read.
                 return group.go_on_without(&source, error);
@@ -255,9 +253,8 @@ fn scrub_pages(
     for device in group.of(group.members()) {
         let place = device.at;
         let mut user = UserCode::default();
-        let checked = device.engine.scrub(&mut |done| {
-            let _told = user.run(|| progress(done));
-        });
+        let mut tell = |done| user.run(|| progress(done)).unwrap_or_default();
+        let checked = device.engine.call(|it| it.scrub(&mut tell));
         user.end();
         match checked {
             Ok(report) => {
@@ -292,7 +289,7 @@ fn doubts_of(
     device: &Device,
     unreadable: &mut Vec<(Position, String)>,
 ) -> Result<Vec<KeyRange>> {
-    match device.engine.lost_ranges() {
+    match device.engine.call(|it| it.lost_ranges()) {
         Err(error) => go_around(group, device, error, unreadable).map(|()| Vec::new()),
         doubts => doubts,
     }
@@ -323,7 +320,7 @@ fn settle_all(
                 break;
             }
             device.drain();
-            match device.engine.settle(doubt) {
+            match device.engine.call(|it| it.settle(doubt)) {
                 Ok(()) => scrubbed.settled.push(device.at),
                 Err(error) => go_around(group, device, error, &mut scrubbed.unreadable)?,
             }
@@ -334,7 +331,7 @@ fn settle_all(
 
 /// The state of a key on each member; empty for an empty group.
 fn healths(group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
-    let health = |engine: &dyn StorageEngine| match engine.check(key) {
+    let health = |device: &Device| match device.engine.call(|it| it.check(key)) {
         Ok(true) => Ok(Health::Whole),
         Ok(false) => Ok(Health::Absent),
         Err(error) if is_damage(&error) => Ok(Health::Damaged),
@@ -342,7 +339,7 @@ fn healths(group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
     };
     let mut healths = Vec::new();
     for device in group.of(group.members()) {
-        match health(&*device.engine) {
+        match health(device) {
             Ok(health) => healths.push((device.number, health)),
             Err(error) => group.go_on_without(device, error)?,
         }

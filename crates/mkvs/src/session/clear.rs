@@ -10,6 +10,7 @@
 //! always another one that has it: where a device is alone, its records go one by one.
 
 use crate::device::Device;
+use crate::device::fault_guard::Guarded;
 use crate::device::records::each_lot;
 use crate::keyspace::intent::Intent;
 use crate::matrix::Matrix;
@@ -17,16 +18,16 @@ use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot;
 use crate::shape::position::{Position, is_reserved};
-use coreplane_engine::{Completion, Entry, Outcome, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Completion, Entry, Outcome, Result, WriteOptions};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Removes everything that a device has, durably so when it returns; perhaps its record too.
-fn empty(engine: &dyn StorageEngine, watermark: u64, is_alone: bool) -> Result<()> {
-    if engine.clears_at_once() && !is_alone {
-        return engine.clear();
+fn empty(engine: &Guarded, watermark: u64, is_alone: bool) -> Result<()> {
+    if engine.tell(|it| it.clears_at_once()) && !is_alone {
+        return engine.call(|it| it.clear());
     }
     Intent::drop_all(engine)?;
     filter_snapshot::drop_all(engine)?;
@@ -34,15 +35,15 @@ fn empty(engine: &dyn StorageEngine, watermark: u64, is_alone: bool) -> Result<(
 }
 
 /// Gives a device that has been emptied its record again, durably.
-fn put_record(engine: &dyn StorageEngine, record: &MembershipRecord) -> Result<()> {
+fn put_record(engine: &Guarded, record: &MembershipRecord) -> Result<()> {
     record.write(engine)?;
-    engine.hold_tombstones(record.held.min(record.watermark))
+    engine.call(|it| it.hold_tombstones(record.held.min(record.watermark)))
 }
 
 /// Deletes each key with the sequence `watermark`, which was drawn when no writer was active. Reconciliation compares
 /// only what is above the watermark. With the devices' own sequences the tombstones would differ between members, and
 /// look like writes that some of them lack.
-fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
+fn empty_one_by_one(engine: &Guarded, watermark: u64) -> Result<()> {
     let given = (!mutant!("mkvs.clear.own_sequences")).then_some(watermark);
     let delete = |key: &[u8], sequence| {
         let options = WriteOptions {
@@ -51,7 +52,7 @@ fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
             sequence,
             ..WriteOptions::default()
         };
-        engine.delete(key, &options)
+        engine.call(|it| it.delete(key, &options))
     };
     let take = |entry: &Entry<'_>| (!is_reserved(entry.key)).then(|| entry.key.to_vec());
     each_lot((engine, &[]), take, |keys| {
@@ -66,9 +67,9 @@ fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
         Ok(())
     })??;
     // No reader finds those, and they are counted.
-    engine.sweep_expired()?;
-    engine.sync()?;
-    engine.advance_sequence().map(|_| ())
+    engine.call(|it| it.sweep_expired())?;
+    engine.call(|it| it.sync())?;
+    engine.call(|it| it.advance_sequence()).map(|_| ())
 }
 
 /// Goes on with what was cut off.
@@ -82,13 +83,13 @@ pub(crate) fn finish(
     // It may have been cut off when one alone said so, which loses its record first of all. Who is missing has
     // got the last epoch, and says that it is current.
     record.epoch += 1;
-    found.iter().try_for_each(|(at, device)| record.at(*at).write(&*device.engine))?;
+    found.iter().try_for_each(|(at, device)| record.at(*at).write(&device.engine))?;
     let is_alone = found.len() == 1;
     for (position, device) in found {
         // Who is empty lacks nothing that the others have.
         device.record = record.at(*position);
-        empty(&*device.engine, record.watermark, is_alone)?;
-        put_record(&*device.engine, &device.record)?;
+        empty(&device.engine, record.watermark, is_alone)?;
+        put_record(&device.engine, &device.record)?;
     }
     // Whoever is asked for the record next is told so.
     end_clear(record);
@@ -105,11 +106,11 @@ fn end_clear(record: &mut MembershipRecord) {
 /// that is sure.
 pub(crate) fn owner_of(
     place: Position,
-    engine: &dyn StorageEngine,
+    engine: &Guarded,
     found: &BTreeMap<Position, Found>,
     record: &MembershipRecord,
 ) -> Result<Option<Position>> {
-    if !record.is_clearing || !engine.is_empty()? {
+    if !record.is_clearing || !engine.call(|it| it.is_empty())? {
         return Ok(None);
     }
     let lacks = |at: &Position| record.is_current(*at) && !found.contains_key(at);
@@ -173,13 +174,11 @@ impl Matrix {
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()).map(Arc::clone).collect::<Vec<_>>() {
                 let watermark = self.failover.membership.now().watermark;
-                let emptied = empty(&*device.engine, watermark, is_alone);
+                let emptied = empty(&device.engine, watermark, is_alone);
                 if let Err(error) = emptied.and_then(|()| self.put_record(&device)) {
                     group.go_on_without(&device, error)?;
                 } else {
-                    self.keyspace
-                        .sequence
-                        .fetch_max(device.engine.advance_sequence()?, Ordering::AcqRel);
+                    self.keyspace.raise_sequence(&device.engine)?;
                 }
             }
         }
@@ -190,14 +189,14 @@ impl Matrix {
     /// changes it meanwhile. The lock is free again when it returns, so that the device can be left out.
     fn put_record(&self, device: &Device) -> Result<()> {
         let record = self.failover.membership.lock();
-        put_record(&*device.engine, &record.at(device.at))
+        put_record(&device.engine, &record.at(device.at))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::empty_one_by_one;
-    use coreplane_engine::{Engine, Replicated, WriteOptions};
+    use super::*;
+    use coreplane_engine::{Engine, Replicated};
     use coreplane_pmem::MediaChoice;
     use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 
@@ -216,12 +215,12 @@ mod tests {
             let options = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
             let _outcome = engine.put(key, b"value", &options).expect("put");
         }
+        let engine = Guarded::new(Arc::new(engine)).expect("a device");
         empty_one_by_one(&engine, 50).expect("empty");
-        assert_eq!(engine.len().expect("len"), 0);
+        assert_eq!(engine.call(|it| it.len()).expect("len"), 0);
         let mut sequences = Vec::new();
-        engine
-            .changes_since(0, &mut |entry| sequences.push((entry.key.to_vec(), entry.sequence)))
-            .expect("changes");
+        let mut note = |entry: Entry<'_>| sequences.push((entry.key.to_vec(), entry.sequence));
+        engine.call(|it| it.changes_since(0, &mut note)).expect("changes");
         let below = sequences.iter().find(|(key, _)| key == b"below").expect("a tombstone");
         assert_eq!(below.1, 50);
     }

@@ -29,7 +29,7 @@ impl Matrix {
         for group in self.keyspace.groups.iter() {
             // A device that hangs is not waited for.
             for device in group.devices().filter(|device| !device.is_given_up()) {
-                let closed = device.engine.close();
+                let closed = device.engine.call(|it| it.close());
                 // A failure of a device that is no member does not matter.
                 if group.members() & 1 << device.number != 0 {
                     closed?;

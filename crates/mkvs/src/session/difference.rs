@@ -2,11 +2,12 @@
 
 use super::unsure::Unsure;
 use crate::device::decision::is_damage;
+use crate::device::fault_guard::Guarded;
 use crate::device::records::each_entry;
 use crate::membership::rack::Found;
 use crate::rebuild::filter_snapshot::side_by_side;
 use crate::shape::position::{DEVICES_MAX, Devices, Position, is_reserved};
-use coreplane_engine::{DamagedKey, Entry, KeyRange, Progress, Result, StorageEngine};
+use coreplane_engine::{DamagedKey, Entry, KeyRange, Progress, Result};
 use coreplane_pmem::mutant;
 
 /// The newest write of a key, which some members lack.
@@ -26,7 +27,7 @@ pub(super) fn difference_since(
     (threads, progress): (usize, &(dyn Fn(Progress) + Sync)),
     unsure: &mut Unsure,
 ) -> Result<Vec<Missing>> {
-    let read = side_by_side(members, threads, |(_, device)| Written::since(&*device.engine, since));
+    let read = side_by_side(members, threads, |(_, device)| Written::since(&device.engine, since));
     *unsure = Unsure::default();
     let mut written = Vec::new();
     for ((position, _), read) in members.iter().zip(read) {
@@ -76,21 +77,22 @@ struct Written {
 
 impl Written {
     /// Reads the writes since a sequence; without one, everything.
-    fn since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Self> {
+    fn since(engine: &Guarded, since: Option<u64>) -> Result<Self> {
         let (mut entries, mut doubts, mut hurt) = (Vec::new(), Vec::new(), Vec::new());
         let mut note = |entry: Entry<'_>| {
             if !is_reserved(entry.key) {
                 entries.push((Box::from(entry.key), entry.sequence));
             }
         };
-        let from = since.unwrap_or(engine.tombstone_horizon());
-        if let Err(error) = engine.changes_since(from, &mut note) {
+        let from = since.unwrap_or(engine.tell(|it| it.tombstone_horizon()));
+        if let Err(error) = engine.call(|it| it.changes_since(from, &mut note)) {
             // It has shown everything that is sure. For the rest it is given the writes of others, as if it
             // lacked them.
             if !is_damage(&error) {
                 return Err(error);
             }
-            (doubts, hurt) = (engine.lost_ranges()?, engine.damaged_keys_since(from)?);
+            doubts = engine.call(|it| it.lost_ranges())?;
+            hurt = engine.call(|it| it.damaged_keys_since(from))?;
             if doubts.is_empty() && hurt.is_empty() {
                 return Err(error);
             }

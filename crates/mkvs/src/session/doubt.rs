@@ -8,11 +8,12 @@
 
 use super::reconcile::{Members, leave_out};
 use crate::device::decision::{is_damage, is_failure};
+use crate::device::fault_guard::Guarded;
 use crate::device::records::each_entry;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::shape::position::{Devices, Position, is_reserved};
-use coreplane_engine::{Entry, KeyRange, Result, StorageEngine};
+use coreplane_engine::{Entry, KeyRange, Ordered, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(crate) struct Doubt {
 pub(crate) fn of_all(found: &BTreeMap<Position, Found>) -> Vec<Doubt> {
     let mut doubts = Vec::new();
     for (of, device) in found {
-        let ranges = device.engine.lost_ranges().unwrap_or_default();
+        let ranges = device.engine.call(|it| it.lost_ranges()).unwrap_or_default();
         doubts.extend(ranges.into_iter().map(|range| Doubt { of: *of, range, is_lost: false }));
     }
     doubts
@@ -51,11 +52,11 @@ pub(crate) fn give_anew(
         let mut members = Members::of(found, record, of.group);
         let sure = members.in_set(!unsure).next().map(|(_, device)| Arc::clone(&device.engine));
         let Some(source) = sure else { continue };
-        match sound_keys(&*source, range) {
+        match sound_keys(&source, range) {
             Err(error) if is_damage(&error) => continue,
             keys => {
                 for key in keys? {
-                    members.give_anew(Devices::MAX, &*source, &key)?;
+                    members.give_anew(Devices::MAX, &source, &key)?;
                 }
             }
         }
@@ -71,7 +72,7 @@ pub(crate) fn give_anew(
 ///
 /// # Errors
 /// As the engine, and if a record is damaged.
-fn sound_keys(engine: &dyn StorageEngine, range: &KeyRange) -> Result<Vec<Vec<u8>>> {
+fn sound_keys(engine: &Guarded, range: &KeyRange) -> Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
     let mut take = |entry: Entry<'_>| {
         if range.has(entry.key) && !is_reserved(entry.key) {
@@ -79,16 +80,13 @@ fn sound_keys(engine: &dyn StorageEngine, range: &KeyRange) -> Result<Vec<Vec<u8
         }
         true
     };
-    match engine.ordered() {
-        Some(ordered) => {
-            ordered.scan(&range.start, range.end.as_deref(), false, usize::MAX, &mut take)?;
-        }
-        None => each_entry(engine, &[], &mut |entry| {
-            take(entry);
-        })?,
+    let (start, end) = (&range.start, range.end.as_deref());
+    let scan = |it: &dyn Ordered| it.scan(start, end, false, usize::MAX, &mut take);
+    if engine.call_ordered(scan)?.is_none() {
+        each_entry(engine, &[], &mut |entry| _ = take(entry))?;
     }
     for key in &keys {
-        engine.check(key)?;
+        engine.call(|it| it.check(key))?;
     }
     Ok(keys)
 }
@@ -96,8 +94,8 @@ fn sound_keys(engine: &dyn StorageEngine, range: &KeyRange) -> Result<Vec<Vec<u8
 /// Ends doubts. One that a device has no space to end, or cannot for damage, is reported by the next open again.
 pub(crate) fn settle(found: &BTreeMap<Position, Found>, doubts: &[Doubt]) -> Result<()> {
     for Doubt { of, range, .. } in doubts {
-        let settled = found.get(of).map_or(Ok(()), |device| device.engine.settle(range));
-        match settled {
+        let settle = |device: &Found| device.engine.call(|it| it.settle(range));
+        match found.get(of).map_or(Ok(()), settle) {
             Err(error) if is_failure(&error) && !is_damage(&error) => return Err(error),
             _ => {}
         }

@@ -100,7 +100,7 @@ impl Engine for Matrix {
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
                 // A failure is ignored: reads report it.
-                let _counted = device.engine.count().is_ok();
+                let _counted = device.engine.call(|it| it.count()).is_ok();
             }
         }
         Ok(())
@@ -186,13 +186,12 @@ impl Repairable for Matrix {
             for device in group.of(group.members()) {
                 device.drain();
                 let mut user = UserCode::default();
-                let of_device = device.engine.verify(&mut |done| {
-                    let _told = user.run(|| progress(done));
-                });
+                let mut tell = |done| user.run(|| progress(done)).unwrap_or_default();
+                let of_device = device.engine.call(|it| it.verify(&mut tell));
                 user.end();
                 let of_device = of_device?;
                 if is_first {
-                    let own = told(own_records(&*device.engine), &of_device.damages)?.unwrap_or(0);
+                    let own = told(own_records(&device.engine), &of_device.damages)?.unwrap_or(0);
                     report.records += of_device.records.saturating_sub(own);
                     report.bytes += of_device.bytes;
                 }
@@ -216,7 +215,7 @@ impl Repairable for Matrix {
         for group in self.keyspace.groups.iter() {
             let members = group.members();
             for device in group.devices().filter(|device| !device.has_gone()) {
-                let grown = device.engine.grow(size);
+                let grown = device.engine.call(|it| it.grow(size));
                 if members & 1 << device.number != 0 {
                     outcome = outcome.and(grown);
                 }

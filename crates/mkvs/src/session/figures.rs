@@ -29,7 +29,8 @@ impl Matrix {
     /// The engine of each present device.
     pub fn engines(&self) -> Vec<(Position, &'static str)> {
         let groups = self.keyspace.groups.iter();
-        groups.flat_map(|group| group.devices()).map(|it| (it.at, it.engine.name())).collect()
+        let devices = groups.flat_map(|group| group.devices()).filter(|it| !it.has_gone());
+        devices.map(|device| (device.at, device.engine.tell(|it| it.name()))).collect()
     }
 
     /// The number of copies that a write waits for.
@@ -62,7 +63,7 @@ impl Matrix {
             let now = group.states.now();
             let (members, mut records) = (now.members(), 0);
             for device in group.devices() {
-                let stats = device.engine.stats();
+                let stats = device.engine.tell(|it| it.stats());
                 if members & 1 << device.number != 0 {
                     add(&mut sum, &stats);
                     if device.number == now.primary() {

@@ -25,7 +25,7 @@ pub(crate) fn finish_intents(
     // By their sequences, and whether they are to be made: not if one member says no.
     let mut open: BTreeMap<(u64, u64), (Intent, bool)> = BTreeMap::new();
     for device in found.values() {
-        for it in Intent::all_on(&*device.engine)? {
+        for it in Intent::all_on(&device.engine)? {
             let key = (it.intent.made, it.intent.undone);
             open.entry(key).or_insert((it.intent, true)).1 &= it.is_go;
         }
@@ -45,13 +45,13 @@ pub(crate) fn finish_intents(
             }
         }
     }
-    found.values().try_for_each(|device| Intent::drop_all(&*device.engine))
+    found.values().try_for_each(|device| Intent::drop_all(&device.engine))
 }
 
 fn refuse_on(device: &Found, intent: &Intent) -> Result<()> {
-    for it in Intent::all_on(&*device.engine)? {
+    for it in Intent::all_on(&device.engine)? {
         if it.intent.made == intent.made && it.is_go {
-            Intent::refuse(&*device.engine, it.number)?;
+            Intent::refuse(&device.engine, it.number)?;
         }
     }
     Ok(())
@@ -103,7 +103,7 @@ fn make_intent(
                 true => Decided::of(change.as_ref()),
                 false => Decided::to(change.key(), old),
             };
-            decided.make(&*device.engine, &options)
+            decided.make(&device.engine, &options)
         });
         match made {
             Err(error) if error.remedy() == Remedy::FreeSpace => full.push(*position),

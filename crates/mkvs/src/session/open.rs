@@ -12,7 +12,7 @@ use super::reconcile::Reconciled;
 use super::{doubt, intents, reconcile};
 use crate::device::Device;
 use crate::device::decision::{is_damage, is_dead};
-use crate::device::fault_guard::{Guarded, guarded};
+use crate::device::fault_guard::Guarded;
 use crate::failover::Failover;
 use crate::group::list::{Groups, limits};
 use crate::group::{Group, Rules};
@@ -100,12 +100,12 @@ impl Matrix {
         record.prototype = prototype;
         let mut found = BTreeMap::new();
         for position in record.positions() {
-            let Guarded { engine, fault_guard } = guarded(rack.create(position, &clock.source())?)?;
-            engine.hold_tombstones(0)?;
-            found.insert(position, Found { engine, fault_guard, record: record.at(position) });
+            let engine = Guarded::new(rack.create(position, &clock.source())?)?;
+            engine.call(|it| it.hold_tombstones(0))?;
+            found.insert(position, Found { engine, record: record.at(position) });
         }
         // The record last: the matrix exists when all devices have it.
-        found.values().try_for_each(|device| device.record.write(&*device.engine))?;
+        found.values().try_for_each(|device| device.record.write(&device.engine))?;
         Self::assemble((found, Vec::new()), record, (clock, options, None))
     }
 
@@ -141,10 +141,10 @@ impl Matrix {
         }
         let record = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
         for (place, error, engine) in blank {
-            if let Some(Guarded { engine, fault_guard }) = engine
-                && let Some(position) = clear::owner_of(place, &*engine, &found, &record)?
+            if let Some(engine) = engine
+                && let Some(position) = clear::owner_of(place, &engine, &found, &record)?
             {
-                found.insert(position, Found { engine, fault_guard, record: record.at(position) });
+                found.insert(position, Found { engine, record: record.at(position) });
                 occupied.insert(place, position);
                 continue;
             }
@@ -245,7 +245,7 @@ impl Matrix {
             }
         } else {
             for group in keyspace.groups.iter() {
-                let kept = group.primary().and_then(|device| kept_records(&*device.engine));
+                let kept = group.primary().and_then(|device| kept_records(&device.engine));
                 group.kept_records.store(kept.unwrap_or(0), Ordering::Relaxed);
             }
         }
@@ -331,7 +331,7 @@ fn bring_level(
         return Ok(reconciled);
     }
     // At every durability level: the writes are durable before a record states that all members have them.
-    members.values().try_for_each(|device| device.engine.sync())?;
+    members.values().try_for_each(|device| device.engine.call(|it| it.sync()))?;
     Ok(reconciled)
 }
 
@@ -341,8 +341,7 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
     for (position, device) in found {
         // In the order of their numbers, since the map is sorted; a place without a device has no entry.
         let devices = by_group.entry(position.group).or_default();
-        let Found { engine, fault_guard, .. } = device;
-        devices.push(Arc::new(Device::new(position, Guarded { engine, fault_guard })));
+        devices.push(Arc::new(Device::new(position, device.engine)));
     }
     by_group
 }
@@ -351,7 +350,7 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
 enum Seen {
     Device(Box<Found>),
     /// No device of a matrix, and why; with the engine, if it can be used.
-    Blank(Error, Option<Guarded>),
+    Blank(Error, Option<Arc<Guarded>>),
     /// It cannot be read, and counts as missing. Its peers have its records, or the matrix is refused.
     Damaged(String),
 }
@@ -361,22 +360,21 @@ enum Seen {
 /// # Errors
 /// If the device may be intact and cannot be used now.
 fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
-    let opened = rack.open(place, &clock.source()).and_then(guarded);
-    let with_record = opened.and_then(|checked| {
-        let engine = &*checked.engine;
-        let record = MembershipRecord::read(engine)?;
+    let opened = rack.open(place, &clock.source()).and_then(Guarded::new);
+    let with_record = opened.and_then(|engine| {
+        let record = engine.call(MembershipRecord::read)?;
         // The matrix's own records may be damaged, so that the device's role is unknown.
-        Intent::all_on(engine)?;
-        Ok((checked, record))
+        Intent::all_on(&engine)?;
+        Ok((engine, record))
     });
     match with_record {
-        Ok((Guarded { engine, fault_guard }, Some(record))) => {
-            clock.raise(engine.now());
-            Ok(Seen::Device(Box::new(Found { engine, fault_guard, record })))
+        Ok((engine, Some(record))) => {
+            clock.raise(engine.call(|it| Ok(it.now()))?);
+            Ok(Seen::Device(Box::new(Found { engine, record })))
         }
-        Ok((checked, None)) => {
+        Ok((engine, None)) => {
             let what = format!("the device at {place} belongs to no matrix: take it out");
-            Ok(Seen::Blank(Error::Unusable(what), Some(checked)))
+            Ok(Seen::Blank(Error::Unusable(what), Some(engine)))
         }
         Err(error) if is_damage(&error) || is_dead(&error) => Ok(Seen::Damaged(error.to_string())),
         Err(Error::Unusable(what)) => {
@@ -388,7 +386,7 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
 }
 
 /// The error for a directory without any device of a matrix.
-fn nothing_made(blank: Vec<(Position, Error, Option<Guarded>)>) -> Error {
+fn nothing_made(blank: Vec<(Position, Error, Option<Arc<Guarded>>)>) -> Error {
     let mut first = None;
     for (place, error, engine) in blank {
         if engine.is_none() && !matches!(error, Error::NotAPool(_)) {
@@ -425,7 +423,7 @@ fn begun(
     // An emptied device has forgotten the sequences that it had given out.
     let mut newest = record.watermark;
     for device in found.values() {
-        newest = newest.max(device.engine.advance_sequence()?);
+        newest = newest.max(device.engine.call(|it| it.advance_sequence())?);
     }
     let mut record = record;
     if !record.is_clean && record.is_degraded() {
@@ -436,7 +434,7 @@ fn begun(
     record.is_relaxed = is_unordered;
     record.epoch += 1;
     let write_all = |record: &MembershipRecord| {
-        found.iter().try_for_each(|(at, device)| record.at(*at).write(&*device.engine))
+        found.iter().try_for_each(|(at, device)| record.at(*at).write(&device.engine))
     };
     write_all(&record)?;
     (record.is_clean, record.committed) = (mutant!("mkvs.open.clean"), record.epoch);

@@ -15,6 +15,7 @@ use super::difference::{Missing, difference_since};
 use super::doubt::Doubt;
 use super::unsure::{Unsure, bounds_of};
 use crate::device::decision::{Decided, is_damage, is_failure};
+use crate::device::fault_guard::Guarded;
 use crate::group::item::sequence_on;
 use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::quorum::Quorum;
@@ -23,8 +24,8 @@ use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot::side_by_side;
 use crate::shape::position::{Ack, DEVICES_MAX, Devices, Position, is_reserved};
 use coreplane_engine::{
-    Change, DamagedKey, Entry, Error, KeyRange, Progress, Remedy, Result, StorageEngine,
-    Visibility, WriteOptions,
+    Change, DamagedKey, Entry, Error, KeyRange, Progress, Record, Remedy, Result, Visibility,
+    WriteOptions,
 };
 use coreplane_pmem::mutant;
 use parking_lot::Mutex;
@@ -73,7 +74,7 @@ fn check_primary(
     let mut note = |entry: Entry<'_>| {
         known.insert(entry.key.to_vec(), entry.sequence);
     };
-    if primary.engine.changes_since(since, &mut note).is_err() {
+    if primary.engine.call(|it| it.changes_since(since, &mut note)).is_err() {
         // It has lost something, which may be the reason.
         return Ok(());
     }
@@ -81,13 +82,14 @@ fn check_primary(
         let mut ahead = None;
         let mut compare = |entry: Entry<'_>| {
             let is_known = known.get(entry.key).is_some_and(|it| *it >= entry.sequence);
-            let is_sound = || !primary.engine.check(entry.key).is_err_and(|it| is_damage(&it));
+            let check = || primary.engine.call(|it| it.check(entry.key));
+            let is_sound = || !check().is_err_and(|error| is_damage(&error));
             if !is_known && ahead.is_none() && !is_reserved(entry.key) && is_sound() {
                 ahead = Some(entry.sequence);
             }
         };
         // Other records that it cannot show do not matter here.
-        let _shown = device.engine.changes_since(since, &mut compare).is_ok();
+        let _shown = device.engine.call(|it| it.changes_since(since, &mut compare)).is_ok();
         if let Some(sequence) = ahead {
             return Err(Error::Unusable(format!(
                 "{at}, the primary of its group, lacks a write (sequence {sequence}) that {other} has got \
@@ -251,7 +253,7 @@ impl<'f> Members<'f> {
     /// A member of a set whose record of a key is undamaged.
     fn sound(&self, set: Devices, key: &[u8]) -> Result<Option<&'f Found>> {
         for (_, device) in self.in_set(set) {
-            match device.engine.check(key) {
+            match device.engine.call(|it| it.check(key)) {
                 Err(error) if is_damage(&error) => {}
                 checked => return checked.map(|_| Some(*device)),
             }
@@ -265,7 +267,7 @@ impl<'f> Members<'f> {
         for (Position { device, .. }, found) in self.in_set(set) {
             let mut sequence = of.own[usize::from(*device)];
             if sequence == 0 {
-                sequence = sequence_on(&*found.engine, &of.key)?.unwrap_or(0);
+                sequence = sequence_on(&found.engine, &of.key)?.unwrap_or(0);
             }
             newest = match newest {
                 (known, devices) if known == sequence => (known, devices | 1 << device),
@@ -315,7 +317,7 @@ impl<'f> Members<'f> {
             // A key that is absent need not be deleted: a full device has no space for more tombstones. But if this
             // open is cut off, the next one must not take the primary for one that lacks the delete.
             let give = |is_spared| {
-                Decided::of(change.as_ref()).restore(&*device.engine, &options, is_spared)
+                Decided::of(change.as_ref()).restore(&device.engine, &options, is_spared)
             };
             let is_needed = self.first == Some(**position);
             let given = match give(!is_needed) {
@@ -334,13 +336,13 @@ impl<'f> Members<'f> {
     pub(super) fn give_anew(
         &mut self,
         others: Devices,
-        source: &dyn StorageEngine,
+        source: &Guarded,
         key: &[u8],
     ) -> Result<()> {
         let change = change_of(source, key)?;
         let mut newest = 0;
         for (_, device) in &self.all {
-            newest = newest.max(device.engine.advance_sequence()?);
+            newest = newest.max(device.engine.call(|it| it.advance_sequence())?);
         }
         self.give(others, &change, newest + 1)
     }
@@ -358,7 +360,7 @@ pub(crate) fn accept(
         let mut members = Members::of(found, record, group);
         if let Some(source) = members.sound(Devices::MAX, key)? {
             let source = Arc::clone(&source.engine);
-            members.give_anew(Devices::MAX, &*source, key)?;
+            members.give_anew(Devices::MAX, &source, key)?;
         }
         for position in members.full {
             leave_out(position, found, record)?;
@@ -369,13 +371,14 @@ pub(crate) fn accept(
 }
 
 /// The record of a key on a device, as a change.
-fn change_of(engine: &dyn StorageEngine, key: &[u8]) -> Result<Change> {
+fn change_of(engine: &Guarded, key: &[u8]) -> Result<Change> {
     let key = key.to_vec();
     let mut change = Change::Delete { key: key.clone() };
-    engine.get_with(&key, Visibility::Durable, &mut |record| {
+    let mut note = |record: Record<'_>| {
         let (value, expires_at) = (record.value.to_vec(), record.expires_at);
         change = Change::Put { key: key.clone(), value, expires_at };
-    })?;
+    };
+    engine.call(|it| it.get_with(&key, Visibility::Durable, &mut note))?;
     Ok(change)
 }
 
@@ -455,7 +458,7 @@ fn reconcile_members(
         progress(Progress { stage: "reconciling members", done, total });
         let (key, sequence, has) = (&it.key, it.sequence, it.has);
         if let Some(source) = members.sound(has, key)? {
-            let change = change_of(&*source.engine, key)?;
+            let change = change_of(&source.engine, key)?;
             members.give(all & !has, &change, sequence)?;
             proven.insert(it.key, (all & !has, sequence));
             continue;
@@ -465,7 +468,7 @@ fn reconcile_members(
             // The records of the others are not shown, as before.
         } else if let Some(source) = members.sure_of(&it, quorum, &unsure)? {
             let source = Arc::clone(&source.engine);
-            members.give_anew(all, &*source, key)?;
+            members.give_anew(all, &source, key)?;
         } else if !quorum.suffices(all & !has & !unsure.of_key(key)) {
             lost.hurt.push(DamagedKey { within: just(key), sequence });
         }

@@ -275,7 +275,7 @@ fn go_on_with(
         )));
     }
     // The peers have made or taken back its unfinished batches since.
-    kept.values().try_for_each(|device| Intent::drop_all(&*device.engine))?;
+    kept.values().try_for_each(|device| Intent::drop_all(&device.engine))?;
     missing.iter().for_each(|at| banish(record, *at));
     for at in &here {
         record.stand(*at, MemberState::Current);

@@ -43,7 +43,7 @@ impl Matrix {
     pub fn backings(&self) -> Vec<(Position, Backing)> {
         let groups = self.keyspace.groups.iter();
         let there = groups.flat_map(|group| group.devices()).filter(|device| !device.has_gone());
-        there.map(|device| (device.at, device.engine.backing())).collect()
+        there.map(|device| (device.at, device.engine.tell(|it| it.backing()))).collect()
     }
 }
 

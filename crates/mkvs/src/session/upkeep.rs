@@ -35,8 +35,8 @@ impl Matrix {
         let _alone = self.rebuild.fill_alone()?;
         let group = self.keyspace.groups.get(usize::from(place.group));
         let group = group.ok_or_else(|| no_such(place))?;
-        let checked = self.rebuild.announce(rack, group, place, options)?;
-        self.rebuild.fill_member(group, place, checked, options, progress)
+        let engine = self.rebuild.announce(rack, group, place, options)?;
+        self.rebuild.fill_member(group, place, engine, options, progress)
     }
 
     /// Adds a group of as many new devices as the others have, and moves its share of the keys to it. Returns
@@ -140,7 +140,7 @@ impl Matrix {
         let mut devices = Vec::new();
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
-                let doubts = match device.engine.lost_ranges() {
+                let doubts = match device.engine.call(|it| it.lost_ranges()) {
                     Ok(doubts) => doubts.len(),
                     Err(error) => usize::from(is_damage(&error)),
                 };

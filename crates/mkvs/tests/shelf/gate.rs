@@ -1,9 +1,9 @@
 //! Faults of a device in use: it is pulled out, stalls, falls behind, is full, or forgets writes.
 
+use coreplane_conformance::interceptor::{Call, Interceptor};
 use coreplane_engine::{
     Batch, Brief, Durability, Error, Outcome, Result, StorageEngine, Ticket, Written,
 };
-use coreplane_mkvs::interceptor::{Call, Interceptor};
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::cell::Cell;

@@ -5,8 +5,8 @@ pub(crate) mod gate;
 pub(crate) mod sample;
 
 use coreplane_bptree::Bptree;
+use coreplane_conformance::interceptor::Intercepted;
 use coreplane_engine::{Error, Result, StorageEngine};
-use coreplane_mkvs::interceptor::Intercepted;
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_mvcc::{MapEngine, MapKind};
 use coreplane_pmem::MediaChoice;

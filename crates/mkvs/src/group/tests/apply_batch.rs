@@ -1,10 +1,10 @@
 //! Writes that a follower makes several at a time.
 
 use super::pair::{directory, pair, put, wait_until};
-use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
+use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Error, Result, StorageEngine};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::Arc;

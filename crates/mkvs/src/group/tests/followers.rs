@@ -2,11 +2,11 @@
 
 use super::pair::{directory, engine, pair, put, wait_until};
 use crate::device::decision::Decided;
-use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::ring::Decision;
 use crate::device::write::{If, Write};
 use crate::filter::hash_of;
 use crate::in_flight::{InFlight, Torn};
+use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
     let (order, then) = (group.order_of(&[of_key]).expect("members"), group.states.now());
     in_flight.begin(of_key, 1, order.asked(), false);
     let primary = group.device(order.asked()).expect("it is there");
-    decision.decided.make(&*primary.engine, &options).expect("made on the primary");
+    decision.decided.make(&primary.engine, &options).expect("made on the primary");
     group.states.begin_change();
     group.set_members(0b01, 0, |_| true);
     around.0.store(true, Ordering::SeqCst);
@@ -73,7 +73,7 @@ fn a_write_that_is_taken_back_is_on_no_follower_later() {
     let decision =
         Decision { hash: hash_of(key), decided: Decided { key, put }, options: &options };
     in_flight.begin((decision.hash, key), 1, 1, false);
-    decision.decided.make(&*primary, &options).expect("made on the primary");
+    let _outcome = primary.put(key, b"value", &options).expect("made on the primary");
     around.0.store(true, Ordering::SeqCst);
     let _way = group.follow(group.device(0).expect("it is there"), &decision, true);
     std::thread::scope(|scope| {
@@ -105,7 +105,8 @@ fn a_write_is_not_answered_while_the_members_are_unproven() {
     let is_made_fast = put(&group, key);
     let mut write = Write::put((key, b"value"), If::Any, &options);
     let is_made = group.write(hash_of(key), &options, &mut write).is_ok();
-    let found = group.device(1).expect("it is there").engine.get(key).expect("get");
+    let device = group.device(1).expect("it is there");
+    let found = device.engine.call(|it| it.get(key)).expect("get");
     group.states.set_proven(true);
     let is_made_then = put(&group, key);
     group.devices().for_each(|device| device.stop());

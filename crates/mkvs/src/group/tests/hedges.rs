@@ -2,11 +2,11 @@
 
 use super::pair::{directory, engine, pair, wait_until};
 use crate::device::Device;
-use crate::device::fault_guard::guarded;
-use crate::device::interceptor::{Call, Intercepted, Interceptor};
+use crate::device::fault_guard::Guarded;
 use crate::filter::hash_of;
 use crate::group::hedge;
 use crate::in_flight::InFlight;
+use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Result, StorageEngine, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,7 +58,7 @@ fn a_read_does_not_wait_for_a_device_that_was_replaced() {
         hedge::read(&of, &first, key, false, &mut |_| {}).map(|found| found.is_some())
     });
     wait_until(|| around.gets.load(Ordering::SeqCst) > 0);
-    let another = guarded(engine(&directory, 2)).expect("it is there");
+    let another = Guarded::new(engine(&directory, 2)).expect("it is there");
     group.place(Arc::new(Device::new(asked.at, another)));
     asked.give_up();
     wait_until(|| reader.is_finished());
@@ -81,7 +81,8 @@ fn a_device_that_comes_second_does_not_wait_for_the_caller() {
     let group = pair(engines, &Arc::new(InFlight::new()), true);
     let options = WriteOptions { sequence: Some(1), ..WriteOptions::default() };
     for device in group.devices() {
-        assert!(device.engine.put(b"key", b"value", &options).expect("put").written().is_some());
+        let put = device.engine.call(|it| it.put(b"key", b"value", &options));
+        assert!(put.expect("put").written().is_some());
     }
     let (late, mut is_shown) = (group.device(0).expect("it is there"), false);
     let key = (hash_of(b"key"), b"key".as_slice());

@@ -1,7 +1,7 @@
 //! A group of two devices, for tests.
 
 use crate::device::Device;
-use crate::device::fault_guard::guarded;
+use crate::device::fault_guard::Guarded;
 use crate::filter::hash_of;
 use crate::group::{Group, Rules, Superior};
 use crate::in_flight::InFlight;
@@ -77,7 +77,7 @@ pub(in crate::group) fn pair(
     };
     let device = |(device, engine)| {
         let at = Position { group: 0, device };
-        Arc::new(Device::new(at, guarded(engine).expect("it is there")))
+        Arc::new(Device::new(at, Guarded::new(engine).expect("it is there")))
     };
     let devices = (0..).zip(engines).map(device).collect();
     let superior = Arc::downgrade(&SUPERIORS[usize::from(can_leave)]);

@@ -2,9 +2,9 @@
 
 use super::pair::{directory, engine, pair, put, wait_until};
 use crate::device::Drained;
-use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::group::Group;
 use crate::in_flight::InFlight;
+use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Patience;
 use parking_lot::Mutex;
@@ -103,7 +103,8 @@ fn a_change_of_the_members_does_not_wait_for_a_write_that_waits_for_it() {
     for (device, key) in [(0, b"key".as_slice()), (1, b"key"), (0, b"another"), (1, b"another")] {
         let device = group.device(device).expect("it is there");
         device.drain();
-        assert_eq!(device.engine.get(key).expect("get").as_deref(), Some(b"value".as_slice()));
+        let found = device.engine.call(|it| it.get(key)).expect("get");
+        assert_eq!(found.as_deref(), Some(b"value".as_slice()));
     }
     group.devices().for_each(|device| device.stop());
 }

@@ -1,10 +1,10 @@
 //! A processor interrupts other threads for callers that wait for its answers, and not for writes.
 
 use super::pair::{directory, engine, pair, put, wait_until};
-use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::{Asked, Device};
 use crate::in_flight::InFlight;
 use crate::stats::hedge_delay::End;
+use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::Result;
 use coreplane_pmem::background;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 use super::*;
+use coreplane_conformance::model::ModelEngine;
+use std::sync::Arc;
 
 fn record(groups: usize, devices: usize) -> MembershipRecord {
     let identities: Vec<Vec<String>> = (0..groups)
@@ -22,12 +24,12 @@ fn a_record_is_short_and_reads_as_it_was_written() {
 
 #[test]
 fn a_record_that_nobody_wrote_is_damage() {
-    let engine = coreplane_conformance::model::ModelEngine::new();
+    let engine = Guarded::new(Arc::new(ModelEngine::new())).expect("a device");
     let of = |change: &dyn Fn(&mut MembershipRecord)| {
         let mut record = record(2, 2);
         change(&mut record);
         record.write(&engine).expect("write");
-        MembershipRecord::read(&engine)
+        engine.call(MembershipRecord::read)
     };
     assert!(matches!(of(&|_| {}), Ok(Some(_))));
     let member = Member { identity: "more".to_owned(), state: MemberState::Current };

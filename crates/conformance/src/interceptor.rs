@@ -1,5 +1,4 @@
-//! An engine with code around every call: devices that stall, fail or fall behind, for tests and measurements; and
-//! devices whose answers count only while the medium is there.
+//! An engine with code around every call: devices that stall, fail or fall behind, for tests and measurements.
 //!
 //! [`Intercepted`] passes every call on. Before each call it asks an [`Interceptor`], which may wait, refuse, or
 //! hold a value until the call has returned. So a fault is written once, and covers every call.
@@ -79,32 +78,15 @@ pub trait Interceptor: Send + Sync {
     }
 }
 
-/// The place of an intercepted engine: always there, or to be taken away while others call it.
-pub trait Seat: Send + Sync {
-    /// Calls the engine, which stays until the call has returned.
-    ///
-    /// # Errors
-    /// If it has been taken away.
-    fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T>;
-}
-
-/// The engine is always there.
-impl Seat for Arc<dyn StorageEngine> {
-    #[inline]
-    fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T> {
-        Ok(call(&**self))
-    }
-}
-
 /// An engine, and the interceptor around it.
-pub struct Intercepted<A, S = Arc<dyn StorageEngine>> {
+pub struct Intercepted<A> {
     /// The engine.
-    pub engine: S,
+    pub engine: Arc<dyn StorageEngine>,
     /// The interceptor around it.
     pub around: Arc<A>,
 }
 
-impl<A: Interceptor, S: Seat> Intercepted<A, S> {
+impl<A: Interceptor> Intercepted<A> {
     /// Makes a call, if the interceptor lets it in.
     fn call<T>(
         &self,
@@ -112,19 +94,7 @@ impl<A: Interceptor, S: Seat> Intercepted<A, S> {
         make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
     ) -> Result<T> {
         let _held = self.around.begin(call)?;
-        self.engine.with(|engine| self.around.make(engine, make))?
-    }
-
-    /// Asks the engine about itself; `otherwise` is the answer for an engine that was taken away.
-    fn told<T>(&self, tell: impl FnOnce(&dyn StorageEngine) -> T, otherwise: T) -> T {
-        self.engine.with(tell).unwrap_or(otherwise)
-    }
-
-    fn look_ahead(&self, look: impl FnOnce(&dyn StorageEngine)) {
-        if self.around.lets_look_ahead() {
-            // The call that follows the hint reports the error.
-            let _hint = self.engine.with(look);
-        }
+        self.around.make(&*self.engine, make)
     }
 }
 
@@ -137,11 +107,11 @@ macro_rules! calls {
     };
 }
 
-/// Questions about the engine, each with the answer for an engine that was taken away.
+/// Questions about the engine.
 macro_rules! questions {
-    ($($name:ident -> $answer:ty, or $otherwise:expr;)*) => {
+    ($($name:ident -> $answer:ty;)*) => {
         $(fn $name(&self) -> $answer {
-            self.told(|engine| engine.$name(), $otherwise)
+            self.engine.$name()
         })*
     };
 }
@@ -150,18 +120,20 @@ macro_rules! questions {
 macro_rules! hints {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(fn $name(&self, $($arg: $type),*) {
-            self.look_ahead(|engine| engine.$name($($arg),*));
+            if self.around.lets_look_ahead() {
+                self.engine.$name($($arg),*);
+            }
         })*
     };
 }
 
-impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
+impl<A: Interceptor> Engine for Intercepted<A> {
     questions! {
-        name -> &'static str, or "none";
-        limits -> Limits, or Limits::default();
-        clears_at_once -> bool, or true;
-        now -> UnixMillis, or UnixMillis(0);
-        stats -> Stats, or Stats::default();
+        name -> &'static str;
+        limits -> Limits;
+        clears_at_once -> bool;
+        now -> UnixMillis;
+        stats -> Stats;
     }
 
     hints! { prefetch(key: &[u8]); }
@@ -205,14 +177,12 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
-        // A scan of an engine that was taken away reports that.
-        let is_ordered = self.told(|engine| engine.ordered().is_some(), true);
-        is_ordered.then_some(self as &dyn Ordered)
+        self.engine.ordered().map(|_| self as &dyn Ordered)
     }
 }
 
-impl<A: Interceptor, S: Seat> Deferred for Intercepted<A, S> {
-    questions! { visible_ticket -> Ticket, or Ticket::DURABLE; }
+impl<A: Interceptor> Deferred for Intercepted<A> {
+    questions! { visible_ticket -> Ticket; }
 
     calls! {
         Call::Care => commit(horizon: &Horizon) -> bool;
@@ -221,12 +191,12 @@ impl<A: Interceptor, S: Seat> Deferred for Intercepted<A, S> {
     }
 
     fn on_durable(&self, listener: DurableListener) {
-        self.told(|engine| engine.on_durable(listener), ());
+        self.engine.on_durable(listener);
     }
 }
 
-impl<A: Interceptor, S: Seat> Replicated for Intercepted<A, S> {
-    questions! { tombstone_horizon -> u64, or 0; }
+impl<A: Interceptor> Replicated for Intercepted<A> {
+    questions! { tombstone_horizon -> u64; }
 
     hints! {
         prefetch_to_write(key: &[u8], len: usize);
@@ -247,22 +217,19 @@ impl<A: Interceptor, S: Seat> Replicated for Intercepted<A, S> {
         beside: Option<Beside<'_>>,
     ) -> Brief {
         match self.around.begin(Call::Put(options)) {
-            Ok(_held) => self
-                .engine
-                .with(|engine| {
-                    let put = |it: &dyn StorageEngine| it.put_briefly(key, value, options, beside);
-                    self.around.make_put(engine, put)
-                })
-                .unwrap_or_else(|error| Brief::of(Err(error))),
+            Ok(_held) => {
+                let put = |it: &dyn StorageEngine| it.put_briefly(key, value, options, beside);
+                self.around.make_put(&*self.engine, put)
+            }
             Err(error) => Brief::of(Err(error)),
         }
     }
 }
 
-impl<A: Interceptor, S: Seat> Repairable for Intercepted<A, S> {
+impl<A: Interceptor> Repairable for Intercepted<A> {
     questions! {
-        proves_absence -> bool, or false;
-        backing -> Backing, or Backing::Whole;
+        proves_absence -> bool;
+        backing -> Backing;
     }
 
     calls! {
@@ -276,11 +243,11 @@ impl<A: Interceptor, S: Seat> Repairable for Intercepted<A, S> {
     }
 
     fn check_medium(&self) -> Result<()> {
-        self.engine.with(|engine| engine.check_medium())?
+        self.engine.check_medium()
     }
 }
 
-impl<A: Interceptor, S: Seat> Ordered for Intercepted<A, S> {
+impl<A: Interceptor> Ordered for Intercepted<A> {
     fn scan(
         &self,
         start: &[u8],
@@ -299,7 +266,7 @@ impl<A: Interceptor, S: Seat> Ordered for Intercepted<A, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coreplane_conformance::model::ModelEngine;
+    use crate::model::ModelEngine;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     #[derive(Default)]
