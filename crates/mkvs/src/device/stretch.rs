@@ -13,9 +13,9 @@ pub(crate) type Bounds<'a> = (&'a [u8], Option<&'a [u8]>, bool);
 /// A record that was fetched.
 #[derive(Debug)]
 struct Next {
-    /// The place of the key and the value in the bytes of the stretch.
+    /// The place of the key and the value in the bytes of the stretch; none: its value was left out.
     key: Range<usize>,
-    value: Range<usize>,
+    value: Option<Range<usize>>,
     sequence: u64,
     expires_at: Option<UnixMillis>,
 }
@@ -39,12 +39,16 @@ impl Stretch {
         self.is_cut = false;
     }
 
+    /// Adds a record, whose value is left out behind [`BYTES_MAX`].
     pub(crate) fn push(&mut self, key: &[u8], record: &Record<'_>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len();
-        record.value.append_to(&mut self.bytes);
-        let (key, value) = (start..middle, middle..self.bytes.len());
+        if start < BYTES_MAX {
+            record.value.append_to(&mut self.bytes);
+        }
+        let value = (start < BYTES_MAX).then_some(middle..self.bytes.len());
+        let key = start..middle;
         let (sequence, expires_at) = (record.sequence, record.expires_at);
         self.records.push(Next { key, value, sequence, expires_at });
     }
@@ -99,20 +103,19 @@ impl Stretch {
         self.records.get(at).map(|next| self.show(next))
     }
 
-    /// All of them, in the order in which they came.
+    /// All of them, in the order in which they came; without its record one whose value was left out.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.records.iter().map(|next| self.show(next))
     }
 
     fn show(&self, next: &Next) -> Entry<'_> {
-        let record = Record {
-            value: Value::Whole(&self.bytes[next.value.clone()]),
+        let record = next.value.clone().map(|value| Record {
+            value: Value::Whole(&self.bytes[value]),
             sequence: next.sequence,
             expires_at: next.expires_at,
             ticket: Ticket::DURABLE,
-        };
-        let key = &self.bytes[next.key.clone()];
-        Entry { key, record: Some(record), sequence: next.sequence }
+        });
+        Entry { key: &self.bytes[next.key.clone()], record, sequence: next.sequence }
     }
 }
 
@@ -143,5 +146,19 @@ mod tests {
             from = [&stretch.last[..], &[0]].concat();
         }
         assert!(keys.into_iter().eq(0..12));
+    }
+
+    #[test]
+    fn values_behind_the_bytes_of_a_stretch_are_left_out() {
+        let (mut stretch, value) = (Stretch::default(), vec![7; 1 << 20]);
+        for sequence in 0..12_u8 {
+            let (value, ticket) = (Value::Whole(&value), Ticket::DURABLE);
+            let record = Record { value, sequence: sequence.into(), expires_at: None, ticket };
+            stretch.push(&[sequence], &record);
+        }
+        assert!(stretch.bytes() <= 9 << 20, "{}", stretch.bytes());
+        let with_values = stretch.entries().filter(|entry| entry.record.is_some()).count();
+        assert_eq!((stretch.len(), with_values), (12, 8));
+        assert!(stretch.entries().map(|entry| entry.key[0]).eq(0..12));
     }
 }

@@ -65,7 +65,13 @@ impl Keyspace {
                 }
                 None => self.read_settled(of, &mut stretch, read, is_about)?,
             };
-            stretch.entries().for_each(&mut *visit);
+            for entry in stretch.entries() {
+                if entry.record.is_some() {
+                    visit(entry);
+                } else {
+                    self.show_now(entry.key, visit)?;
+                }
+            }
             shown += stretch.len();
             if inner == 0 {
                 (group, device) = (group + 1, None);
@@ -141,15 +147,20 @@ impl Keyspace {
         for (key, sequence) in &written {
             let hash = hash_of(key);
             let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
-            let mut show = |record: Record<'_>| {
-                let sequence = record.sequence;
-                visit(Entry { key, record: Some(record), sequence });
-            };
-            if !self.find(hash, key, &mut show)?.hit {
+            if !self.show_now(key, visit)? {
                 visit(Entry { key, record: None, sequence: *sequence });
             }
         }
         Ok(())
+    }
+
+    /// Shows the record that a key has now; false if it has none.
+    fn show_now(&self, key: &[u8], visit: &mut dyn FnMut(Entry<'_>)) -> Result<bool> {
+        let found = self.find(hash_of(key), key, &mut |record| {
+            let sequence = record.sequence;
+            visit(Entry { key, record: Some(record), sequence });
+        });
+        Ok(found?.hit)
     }
 
     /// Reads all records of a group on its primary, or, where that is damaged or in doubt, on the next member

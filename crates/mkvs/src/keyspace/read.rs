@@ -54,8 +54,8 @@ impl Keyspace {
         Ok(found)
     }
 
-    /// Reads a key, of which the caller has the key lock, on a device that has the newest write. The record
-    /// that is shown is durable, here and elsewhere.
+    /// Reads a key, of which the caller has the key lock, or whose slot does not change hands meanwhile, on a device
+    /// that has the newest write. The record that is shown is durable, here and elsewhere.
     pub(crate) fn find(
         &self,
         hash: u64,

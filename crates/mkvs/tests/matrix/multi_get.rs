@@ -4,7 +4,7 @@ use crate::shelf;
 use crate::shelf::gate::Gate;
 use crate::shelf::sample::{at, created, put, standing};
 use crate::shelf::{Kind, Shelf, wait_until};
-use coreplane_engine::{Engine, Visibility, WriteOptions};
+use coreplane_engine::{Engine, Entry, Visibility, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -173,4 +173,23 @@ fn several_reads_show_nothing_of_a_device_that_goes() {
         }
         assert_eq!(values(&matrix, &keys), expected);
     }
+}
+
+/// An iteration copies only so many bytes at a time, and reads the other values one by one.
+#[test]
+fn an_iteration_shows_many_long_values() {
+    let shelf = Shelf::new(Kind::Bptree, 64 << 20);
+    let matrix = created(&shelf, (1, 2), Ack::All);
+    (0..12).for_each(|key| put(&matrix, &[key], &vec![key; 1 << 20]));
+    let (mut cursor, mut shown, mut is_over) = (0, vec![false; 12], false);
+    while !is_over {
+        let mut show = |entry: Entry<'_>| {
+            let value = entry.record.expect("a record").value.to_vec();
+            assert!(value == vec![entry.key[0]; 1 << 20]);
+            shown[usize::from(entry.key[0])] = true;
+        };
+        cursor = matrix.iterate(cursor, 100, &mut show).expect("iterate");
+        is_over = cursor == 0;
+    }
+    assert_eq!(shown, [true; 12]);
 }
