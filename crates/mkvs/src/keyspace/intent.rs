@@ -16,12 +16,12 @@
 //! when the matrix is opened. While such an intent exists the stable watermark stays below it, so that later
 //! deletes are known.
 
-use crate::device::decision::is_damage;
+use crate::device::decision::{Decided, is_damage};
 use crate::device::fault_guard::Guarded;
 use crate::in_flight::Old;
 use crate::shape::position::RESERVED;
 use coreplane_engine::{
-    Batch, Change, Durability, Error, Result, UnixMillis, Visibility, WriteOptions,
+    Batch, Change, ChangeRef, Durability, Error, Result, UnixMillis, Visibility, WriteOptions,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -147,12 +147,18 @@ fn durable() -> WriteOptions {
 }
 
 impl Intent {
-    /// Writes the intent and its *go* to a device; durable when it returns.
-    pub(crate) fn write(&self, engine: &Guarded, number: u32) -> Result<()> {
+    /// Writes an encoded intent and its *go* to a device; durable when it returns.
+    ///
+    /// # Errors
+    /// As the engine; [`Error::BatchTooLong`] if the batch and what it replaces are too long for one record.
+    pub(crate) fn write(engine: &Guarded, number: u32, encoded: &[u8]) -> Result<()> {
         let mut batch = Batch::new();
-        batch.put(&key(number), &self.encode());
+        batch.put(&key(number), encoded);
         batch.put(&go_key(number), &[]);
-        engine.call(|it| it.apply(&batch, &durable())).map(|_| ())
+        engine.call(|it| it.apply(&batch, &durable())).map(drop).map_err(|error| match error {
+            Error::ValueTooLong { len, max } => Error::BatchTooLong { bytes: len, max },
+            error => error,
+        })
     }
 
     /// Deletes the *go* of an intent, so that its batch is not made; durable when it returns.
@@ -197,17 +203,16 @@ impl Intent {
         })
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.made.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&self.undone.to_le_bytes());
-        for Step { change, old } in &self.steps {
-            let put = match change {
-                Change::Put { value, expires_at, .. } => Some((value.as_slice(), *expires_at)),
-                Change::Delete { .. } => None,
-            };
+    /// The bytes of an intent: its sequences, and each change with the record before it.
+    pub(crate) fn encode<'s>(
+        (made, undone): (u64, u64),
+        steps: impl Iterator<Item = (ChangeRef<'s>, &'s Old)>,
+    ) -> Vec<u8> {
+        let mut bytes = [made.to_le_bytes(), undone.to_le_bytes()].concat();
+        for (change, old) in steps {
             encode_bytes(&mut bytes, change.key());
-            encode_put(&mut bytes, put);
-            encode_put(&mut bytes, old.as_ref().map(|(value, at)| (value.as_slice(), *at)));
+            encode_put(&mut bytes, Decided::of(change).put);
+            encode_put(&mut bytes, Decided::to(change.key(), old).put);
         }
         bytes
     }
@@ -333,7 +338,8 @@ mod tests {
             },
         ];
         let intent = Intent { made: 77, undone: 78, steps };
-        let bytes = intent.encode();
+        let all = intent.steps.iter().map(|step| (step.change.as_ref(), &step.old));
+        let bytes = Intent::encode((77, 78), all);
         assert_eq!(Intent::decode(&bytes), Some(intent));
         for len in 0..bytes.len() {
             // Bytes that are cut short are no intent, or end where a change ends.

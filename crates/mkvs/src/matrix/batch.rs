@@ -15,7 +15,7 @@ use crate::filter::hash_of;
 use crate::group::rollback::{taken_back, undo_options};
 use crate::group::{Group, NotMade};
 use crate::in_flight::{Hashed, KeyLock, Old, Torn};
-use crate::keyspace::intent::{Intent, Lost, Step as Planned};
+use crate::keyspace::intent::{Intent, Lost};
 use crate::matrix::Matrix;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;
@@ -428,11 +428,9 @@ impl Matrix {
         let least = made.min(undone);
         let written = Lost { number, group: group.number, least, is_over: true };
         let steps = shares.iter().flat_map(|share| &share.steps);
-        let plan =
-            |step: &Step<'_>| Planned { change: step.change.to_change(), old: step.old.clone() };
-        let intent = Intent { made, undone, steps: steps.map(plan).collect() };
+        let intent = Intent::encode((made, undone), steps.map(|it| (it.change, &it.old)));
         for device in shares[0].holders() {
-            if let Err(error) = intent.write(&device.engine, number) {
+            if let Err(error) = Intent::write(&device.engine, number, &intent) {
                 let is_member = group.members() & 1 << device.number != 0;
                 if !is_member && group.drop_member(device).is_ok() {
                     // The candidate does not become a member, which is no reason to refuse the batch.

@@ -146,3 +146,22 @@ fn a_batch_with_a_value_that_is_too_long_is_refused_as_a_whole() {
     assert!(matches!(error, Error::ValueTooLong { .. }), "{error}");
     assert_eq!(matrix.len().expect("len"), 0, "a refused batch was made in part");
 }
+
+/// The intent has the values that are replaced, too.
+#[test]
+fn a_batch_that_replaces_more_than_a_record_takes_is_too_long() {
+    let shelf = Shelf::new(Kind::Scmkv, 512 << 10);
+    let matrix = created(&shelf, (2, 1), Ack::All);
+    let keys = [0, 1].map(|group| keys_of(group).next().expect("a key"));
+    let value = vec![7; matrix.limits().value_len_max / 4 * 3];
+    let mut batch = Batch::new();
+    for key in &keys {
+        put(&matrix, key, &value);
+        batch.delete(key);
+    }
+    let error = matrix.apply(&batch, &WriteOptions::default()).expect_err("it is too long");
+    assert!(matches!(error, Error::BatchTooLong { .. }), "{error}");
+    for key in &keys {
+        assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&value[..]));
+    }
+}
