@@ -14,7 +14,7 @@
 //! # Rooms
 //!
 //! From the bottom to the top: a room names only itself and rooms that stand earlier in this table.
-//! `cargo xtask tidy` checks that.
+//! `cargo xtask tidy` checks that. What a room offers to others is the list behind the modules in its `mod.rs`.
 //!
 //! | room | what it is |
 //! |---|---|
@@ -56,19 +56,13 @@ mod shape;
 mod stats;
 
 pub use coreplane_engine::TimeSource;
-pub use failover::departure::Departure;
+pub use failover::Departure;
 pub use matrix::Matrix;
-pub use membership::loss::Loss;
-pub use membership::rack::Rack;
-pub use membership::record::{MemberState, is_device};
-pub use rebuild::copy::{Copied, CopyOptions};
-pub use rebuild::indeterminate::DamageSummary;
-pub use rebuild::scrub::Scrubbed;
+pub use membership::{Loss, MemberState, Rack, is_device};
+pub use rebuild::{Copied, CopyOptions, DamageSummary, Scrubbed};
 pub use session::open::Shape;
 pub use session::options::Options;
-pub use shape::NAME;
-pub use shape::position::{
-    Ack, DEVICES_MAX, GROUPS_MAX, Position, RESERVED as OWN_KEY_PREFIX, is_reserved as is_own_key,
+pub use shape::{
+    Ack, DEVICES_MAX, GROUPS_MAX, NAME, Position, Prototype, RESERVED as OWN_KEY_PREFIX, ReadPath,
+    SLOTS, is_reserved as is_own_key, slots,
 };
-pub use shape::prototype::{Prototype, ReadPath};
-pub use shape::slots::{self, SLOTS};

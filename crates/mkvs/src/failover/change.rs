@@ -26,13 +26,11 @@
 //!
 //! A change waits for no key lock, since the holders of key locks may wait for the change.
 
-use crate::device::decision::is_failure;
-use crate::device::{Device, Drained};
+use crate::device::{Device, Drained, is_failure};
 use crate::failover::Failover;
 use crate::group::Group;
-use crate::membership::lost_ranges::{LostRange, just};
-use crate::membership::record::{MemberState, MembershipRecord};
-use crate::shape::position::Position;
+use crate::membership::{LostRange, MemberState, MembershipRecord, just};
+use crate::shape::Position;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::{Backoff, Patience};
 use coreplane_pmem::{ShortLived, background, mutant};

@@ -7,7 +7,7 @@
 //! dropped a tombstone, every other device that was present then has a watermark above it, or is known as an
 //! older copy of itself.
 
-use crate::device::fault_guard::Guarded;
+use crate::device::Guarded;
 use crate::failover::Failover;
 use crate::keyspace::intent::{Intent, Lost};
 use coreplane_engine::{Error, Remedy, Result};

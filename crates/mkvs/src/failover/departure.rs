@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::failover::Failover;
-use crate::shape::position::Position;
+use crate::shape::Position;
 use coreplane_engine::UnixMillis;
 
 /// A device that is no longer a member, because it failed or could not write the membership record.

@@ -1,22 +1,22 @@
 //! Changes of the membership while the matrix is open, and the stable watermark.
 
 pub(crate) mod change;
-pub(crate) mod checkpoint;
-pub(crate) mod departure;
+mod checkpoint;
+mod departure;
+
+pub(crate) use change::Joiner;
+pub(crate) use checkpoint::is_next;
+pub use departure::Departure;
 
 use crate::device::Device;
 use crate::group::Superior;
 use crate::keyspace::Keyspace;
 use crate::keyspace::intent::Intents;
-use crate::membership::Membership;
-use crate::membership::loss::Loss;
-use crate::membership::lost_ranges::{LostRange, just};
-use crate::membership::record::MembershipRecord;
-use crate::shape::position::Position;
+use crate::membership::{Loss, LostRange, Membership, MembershipRecord, just};
+use crate::shape::Position;
 use checkpoint::CHECKPOINT;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
-use departure::Departure;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

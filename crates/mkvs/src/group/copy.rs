@@ -1,12 +1,9 @@
 //! Copies of a write that one device has decided, on as many other devices as the write waits for.
 
 use super::{Group, NotMade};
-use crate::device::Device;
-use crate::device::decision::{Decided, is_failure};
-use crate::membership::states::Moment;
-use crate::membership::unproven;
-use crate::shape::order::{Order, numbers};
-use crate::shape::position::Devices;
+use crate::device::{Decided, Device, is_failure};
+use crate::membership::{Moment, unproven};
+use crate::shape::{Devices, Order, numbers};
 use coreplane_engine::{Result, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;

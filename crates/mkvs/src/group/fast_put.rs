@@ -19,14 +19,11 @@
 
 use super::Group;
 use super::fence::{Copies, put_alone};
-use crate::device::decision::{Decided, is_damage};
-use crate::device::ring::Decision;
-use crate::device::{Device, Place};
+use crate::device::{Decided, Decision, Device, Place, is_damage};
 use crate::filter::Insertion;
 use crate::in_flight::{FastWrite, Hashed, InFlight};
-use crate::membership::states::Moment;
-use crate::shape::order::{Order, numbers};
-use crate::shape::position::{Ack, Devices};
+use crate::membership::Moment;
+use crate::shape::{Ack, Devices, Order, numbers};
 use coreplane_engine::{Completion, Error, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard};
 use coreplane_pmem::mutant;

@@ -21,11 +21,8 @@
 //! it.
 
 use super::Group;
-use crate::device::Device;
-use crate::device::decision::Decided;
-use crate::device::fault_guard::panicked;
-use crate::device::ring::Decision;
-use crate::shape::position::Devices;
+use crate::device::{Decided, Decision, Device, panicked};
+use crate::shape::Devices;
 #[cfg(doc)]
 use coreplane_engine::Beside;
 use coreplane_engine::{Brief, Error, Outcome};

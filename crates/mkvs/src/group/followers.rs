@@ -2,12 +2,10 @@
 
 use super::copy::Copied;
 use super::{Group, NotMade};
-use crate::device::ring::{Decision, Room};
-use crate::device::{Device, Host, Job, make};
-use crate::in_flight::Hashed;
-use crate::in_flight::track::Way;
-use crate::membership::states::Moment;
-use crate::shape::order::Order;
+use crate::device::{Decision, Device, Host, Job, Room, make};
+use crate::in_flight::{Hashed, Way};
+use crate::membership::Moment;
+use crate::shape::Order;
 use coreplane_engine::{Batch, Completion, Horizon, Result, WriteOptions};
 use coreplane_pmem::epoch::{barrier, pin_in};
 use coreplane_pmem::mutant;

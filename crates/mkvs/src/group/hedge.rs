@@ -15,11 +15,9 @@
 //! Each device checks that by itself, when it begins and when it has a result: so it does not matter how long a read
 //! has waited in a ring.
 
-use crate::device::decision::is_damage;
-use crate::device::record_copy::RecordCopy;
-use crate::device::{Asked, Device};
+use crate::device::{Asked, Device, RecordCopy, is_damage};
 use crate::group::Group;
-use crate::stats::hedge_delay::End;
+use crate::stats::End;
 use coreplane_engine::{Error, Found, Record, Result};
 use coreplane_pmem::spin;
 use parking_lot::Mutex;

@@ -1,10 +1,9 @@
 //! A record of a group, made on all of its devices.
 
 use super::Group;
-use crate::device::decision::{Decided, is_failure};
-use crate::device::fault_guard::Guarded;
+use crate::device::{Decided, Guarded, is_failure};
 use crate::group::rollback::sound_of;
-use crate::shape::position::Devices;
+use crate::shape::Devices;
 use coreplane_engine::{Outcome, Record, Result, UnixMillis, Visibility, WriteOptions};
 
 /// A record, or a tombstone.

@@ -1,7 +1,7 @@
 //! The groups of a matrix; groups may be added later.
 
 use crate::group::Group;
-use crate::shape::position::GROUPS_MAX;
+use crate::shape::GROUPS_MAX;
 use coreplane_engine::Limits;
 use std::ops::Index;
 use std::sync::{Arc, OnceLock};

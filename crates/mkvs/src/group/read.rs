@@ -1,14 +1,11 @@
 //! The reading side of a group: which device is asked, and whether its answer may be shown.
 
 use super::Group;
-use crate::device::Device;
-use crate::device::decision::is_damage;
+use crate::device::{Device, is_damage};
 use crate::group::hedge;
 use crate::in_flight::{Hashed, Seen};
-use crate::membership::states::Moment;
-use crate::shape::order::{nth, numbers};
-use crate::shape::position::Devices;
-use crate::shape::prototype::{Prototype, ReadPath};
+use crate::membership::Moment;
+use crate::shape::{Devices, Prototype, ReadPath, nth, numbers};
 use coreplane_engine::{Found, Record, Result, Visibility};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{mutant, thread_number};

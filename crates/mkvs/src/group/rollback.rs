@@ -1,11 +1,9 @@
 //! Taking back writes that were refused on the way: on all devices, so that they have the same records again.
 
 use super::{Group, NotMade, Tried};
-use crate::device::Device;
-use crate::device::decision::{Decided, is_damage};
+use crate::device::{Decided, Device, is_damage};
 use crate::in_flight::{Old, Torn};
-use crate::shape::order::numbers;
-use crate::shape::position::Devices;
+use crate::shape::{Devices, numbers};
 use coreplane_engine::{Durability, Error, Record, Result, Visibility, WriteOptions};
 use coreplane_pmem::mutant;
 use std::sync::Arc;

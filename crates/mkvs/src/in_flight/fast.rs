@@ -4,7 +4,7 @@
 
 use super::{Entries, Entry, Hashed, InFlight, Stripe};
 use crate::in_flight::track::{OnTheWay, Way};
-use crate::shape::position::Devices;
+use crate::shape::Devices;
 use coreplane_pmem::arch::prefetch_all_to_write;
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Held;

@@ -49,7 +49,9 @@ mod indeterminate;
 mod key_id;
 mod key_lock;
 mod many;
-pub(crate) mod track;
+mod track;
+
+pub(crate) use track::{Track, Way};
 
 use entries::Entries;
 use entry::{Entry, Write};
@@ -59,8 +61,8 @@ pub(crate) use key_id::Hashed;
 use key_id::{KeyId, Secret};
 pub(crate) use key_lock::KeyLock;
 
-use crate::in_flight::track::{OnTheWay, Way};
-use crate::shape::{position::Devices, slots::SLOTS, slots::slot_of};
+use crate::in_flight::track::OnTheWay;
+use crate::shape::{Devices, SLOTS, slot_of};
 use coreplane_pmem::spin::{Held, Lock};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

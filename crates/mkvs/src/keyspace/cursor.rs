@@ -2,15 +2,11 @@
 
 use super::Keyspace;
 use super::intent::own_records;
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::fault_guard::Guarded;
-use crate::device::records::each_entry;
-use crate::device::stretch::Stretch;
+use crate::device::{Device, Guarded, Stretch, each_entry, is_damage};
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
-use crate::stats::counters::Count;
+use crate::stats::Count;
 use coreplane_engine::{Entry, Error, Record, Result, Value};
 use coreplane_pmem::spin;
 use std::collections::BTreeMap;

@@ -16,10 +16,9 @@
 //! when the matrix is opened. While such an intent exists the stable watermark stays below it, so that later
 //! deletes are known.
 
-use crate::device::decision::{Decided, is_damage};
-use crate::device::fault_guard::Guarded;
+use crate::device::{Decided, Guarded, is_damage};
 use crate::in_flight::Old;
-use crate::shape::position::RESERVED;
+use crate::shape::RESERVED;
 use coreplane_engine::{
     Batch, Change, ChangeRef, Durability, Error, Result, UnixMillis, Visibility, WriteOptions,
 };

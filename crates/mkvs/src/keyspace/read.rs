@@ -1,16 +1,13 @@
 //! Reads of single keys.
 
 use super::Keyspace;
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::record_copy::RecordCopy;
+use crate::device::{Device, RecordCopy, is_damage};
 use crate::filter::{bypass, hash_of};
 use crate::group::Group;
 use crate::in_flight::{InFlight, Seen};
 use crate::membership::lost_ranges;
-use crate::shape::position::{Devices, is_reserved};
-use crate::stats::counters::{Count, Said};
-use crate::stats::latency;
+use crate::shape::{Devices, is_reserved};
+use crate::stats::{Count, Said, latency};
 use coreplane_engine::{Error, Found, Record, Result, Ticket};
 use std::cell::RefCell;
 use std::sync::Arc;

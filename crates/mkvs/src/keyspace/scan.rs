@@ -10,12 +10,10 @@
 //!   damaged records, another member is read instead: while no writer is active every member has the same.
 
 use super::Keyspace;
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::stretch::{Bounds, Stretch};
+use crate::device::{Bounds, Device, Stretch, is_damage};
 use crate::group::Group;
-use crate::shape::position::Devices;
-use crate::stats::counters::Count;
+use crate::shape::Devices;
+use crate::stats::Count;
 use coreplane_engine::{Entry, Error, Ordered, Result};
 use coreplane_pmem::mutant;
 use std::cmp::Reverse;

@@ -24,7 +24,7 @@
 use super::Keyspace;
 use crate::group::Group;
 use crate::in_flight::Hashed;
-use crate::stats::counters::Count;
+use crate::stats::Count;
 use coreplane_engine::{Found, Record, Result};
 use std::sync::Arc;
 

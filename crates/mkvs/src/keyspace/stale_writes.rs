@@ -6,8 +6,7 @@
 //! tombstones.
 
 use super::Keyspace;
-use crate::device::decision::Decided;
-use crate::device::fault_guard::Guarded;
+use crate::device::{Decided, Guarded};
 use crate::group::Group;
 use coreplane_engine::{Outcome, Result, Visibility, WriteOptions};
 use std::sync::Arc;

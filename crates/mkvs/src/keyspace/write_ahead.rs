@@ -1,12 +1,10 @@
 //! Keys of slots that move: every write to the owner is also made in the group that the slot moves to.
 
 use super::Keyspace;
-use crate::device::decision::Decided;
+use crate::device::Decided;
 use crate::filter::hash_of;
-use crate::group::Group;
-use crate::group::item::Item;
-use crate::shape::owners::Route;
-use crate::shape::slots::slot_of;
+use crate::group::{Group, Item};
+use crate::shape::{Route, slot_of};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 

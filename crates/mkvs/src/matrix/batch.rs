@@ -8,19 +8,15 @@
 //! is made in each group; then the intent is deleted. Meanwhile readers of its keys wait, so that no reader
 //! sees a part.
 
-use crate::device::decision::Decided;
-use crate::device::fault_guard::Guarded;
-use crate::device::{Device, Job, make};
+use crate::device::{Decided, Device, Guarded, Job, make};
 use crate::filter::hash_of;
-use crate::group::rollback::{taken_back, undo_options};
-use crate::group::{Group, NotMade};
+use crate::group::{Group, NotMade, taken_back, undo_options};
 use crate::in_flight::{Hashed, KeyLock, Old, Torn};
 use crate::keyspace::intent::{Intent, Lost};
 use crate::matrix::Matrix;
-use crate::membership::states::Moment;
-use crate::shape::order::Order;
-use crate::shape::position::Devices;
-use crate::stats::counters::Count;
+use crate::membership::Moment;
+use crate::shape::{Devices, Order};
+use crate::stats::Count;
 use coreplane_engine::{
     Batch, ChangeRef, Completion, Error, Record, Remedy, Result, Ticket, WriteOptions, Written,
 };

@@ -12,18 +12,14 @@
 pub(crate) mod batch;
 mod put;
 
-use crate::device::decision::is_damage;
-use crate::device::user_code::UserCode;
-use crate::device::write::{If, Write};
-use crate::failover::Failover;
-use crate::failover::checkpoint::is_next;
+use crate::device::{If, UserCode, Write, is_damage};
+use crate::failover::{Failover, is_next};
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
-use crate::rebuild::Rebuild;
-use crate::rebuild::filter_resize::Filters;
-use crate::stats::counters::Count;
+use crate::rebuild::{Filters, Rebuild};
+use crate::stats::Count;
 use coreplane_engine::{Mutation, Outcome, Record, Result, Ticket, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;

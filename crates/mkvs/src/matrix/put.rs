@@ -1,10 +1,10 @@
 //! Unconditional puts.
 
-use crate::device::write::If;
+use crate::device::If;
 use crate::filter::hash_of;
 use crate::in_flight::InFlight;
 use crate::matrix::Matrix;
-use crate::stats::counters::Count;
+use crate::stats::Count;
 use coreplane_engine::{Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::pin_in;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! The possible loss of a group, after an operator has accepted it.
 
-use crate::shape::position::Position;
+use crate::shape::Position;
 
 /// The possible loss of a group, which was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,17 +20,26 @@
 //!
 //! `docs/replication.md` has the invariants, and the states that each power cut leaves.
 
-pub(crate) mod loss;
+mod loss;
 pub(crate) mod lost_ranges;
-pub(crate) mod quorum;
-pub(crate) mod rack;
-pub(crate) mod record;
-pub(crate) mod states;
+mod quorum;
+mod rack;
+mod record;
+mod states;
+
+pub use loss::Loss;
+pub(crate) use loss::names;
+pub(crate) use lost_ranges::{LostRange, LostRanges, just};
+pub(crate) use quorum::Quorum;
+pub use rack::Rack;
+pub(crate) use rack::{Found, drawn};
+pub(crate) use record::{Member, MembershipRecord};
+pub use record::{MemberState, is_device};
+pub(crate) use states::{MemberStates, Moment};
 
 use coreplane_engine::Error;
 use coreplane_pmem::spin;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use record::MembershipRecord;
 use std::sync::Arc;
 
 /// The error for a write while no device is known to have the record in force.

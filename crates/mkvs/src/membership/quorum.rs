@@ -4,7 +4,7 @@
 //! them. So the primary alone has every such write; and among any n - W + 1 members at least one has each
 //! write, since no more than n - W members can lack it.
 
-use crate::shape::position::{Ack, Devices};
+use crate::shape::{Ack, Devices};
 use coreplane_pmem::mutant;
 
 /// The rule of one group, as its membership record has it.

@@ -1,8 +1,8 @@
 //! The places of the devices of a matrix, and a device that was found at one.
 
 use super::record::MembershipRecord;
-use crate::device::fault_guard::Guarded;
-use crate::shape::position::Position;
+use crate::device::Guarded;
+use crate::shape::Position;
 use coreplane_engine::{Result, StorageEngine, TimeSource};
 use std::sync::Arc;
 

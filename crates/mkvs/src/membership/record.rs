@@ -15,9 +15,8 @@
 
 use super::lost_ranges::LostRange;
 use super::quorum::Quorum;
-use crate::device::decision::is_damage;
-use crate::device::fault_guard::Guarded;
-use crate::shape::position::{Ack, DEVICES_MAX, Devices, GROUPS_MAX, Position, RESERVED};
+use crate::device::{Guarded, is_damage};
+use crate::shape::{Ack, DEVICES_MAX, Devices, GROUPS_MAX, Position, RESERVED};
 use coreplane_engine::{Error, Mutation, Record, Remedy, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::mutant;
 use serde::{Deserialize, Serialize};
@@ -80,7 +79,7 @@ pub(crate) struct MembershipRecord {
     pub(crate) committed: u64,
     pub(crate) ack: Ack,
     #[serde(default)]
-    pub(crate) prototype: crate::shape::prototype::Prototype,
+    pub(crate) prototype: crate::shape::Prototype,
     /// By group and device.
     pub(crate) members: Vec<Vec<Member>>,
     /// The primary of each group: the member that has every acknowledged write.
@@ -143,7 +142,7 @@ impl MembershipRecord {
             ack,
             members,
             primaries,
-            owners: crate::shape::slots::deal(groups),
+            owners: crate::shape::deal(groups),
             held: u64::MAX,
             ..Self::default()
         }
@@ -303,8 +302,7 @@ impl MembershipRecord {
             .map_err(|what| garbled(format!("the membership record of a device {what}")))?;
         let groups = record.members.len();
         let mut owners = record.owners.iter().chain(record.moving.values());
-        let slots =
-            record.moving.keys().all(|slot| usize::from(*slot) < crate::shape::slots::SLOTS);
+        let slots = record.moving.keys().all(|slot| usize::from(*slot) < crate::shape::SLOTS);
         if !slots || owners.any(|owner| usize::from(*owner) >= groups) {
             return Err(garbled(
                 "the membership record of a device names a group or a slot that is not".to_owned(),
@@ -363,14 +361,14 @@ mod digits {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u16>, D::Error> {
         let digits = String::deserialize(from)?;
-        let width = digits.len() / crate::shape::slots::SLOTS;
+        let width = digits.len() / crate::shape::SLOTS;
         let is_sound =
-            digits.is_ascii() && digits.len() == width * crate::shape::slots::SLOTS && width > 0;
+            digits.is_ascii() && digits.len() == width * crate::shape::SLOTS && width > 0;
         let owner = |at: usize| {
             let digits = digits.get(at * width..(at + 1) * width).filter(|_| is_sound);
             digits.and_then(|digits| u16::from_str_radix(digits, 16).ok())
         };
-        let owners: Option<Vec<u16>> = (0..crate::shape::slots::SLOTS).map(owner).collect();
+        let owners: Option<Vec<u16>> = (0..crate::shape::SLOTS).map(owner).collect();
         owners.ok_or_else(|| de::Error::custom("owners are no digits of 1024 slots"))
     }
 }

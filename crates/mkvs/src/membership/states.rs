@@ -20,7 +20,7 @@
 //! The version grows with every change. A caller that finds the same word before and after has seen a group
 //! that did not change in between.
 
-use crate::shape::position::Devices;
+use crate::shape::Devices;
 use coreplane_pmem::epoch::barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,14 +5,12 @@
 //! read again within its key lock, when every member has executed the writes on its way to it. A difference
 //! that remains is real, however busy the matrix is, and only writers of that key wait.
 
-use crate::device::Device;
-use crate::device::fault_guard::Guarded;
-use crate::device::records::each_entry;
+use crate::device::{Device, Guarded, each_entry};
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
-use crate::shape::position::is_reserved;
+use crate::shape::is_reserved;
 use coreplane_engine::{Damage, Record, Result, UnixMillis, Visibility};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,15 +4,12 @@
 //! device or group that is being filled receives their writes as well. Sequences keep this in order: each
 //! record is given with its own, and an engine keeps the newest.
 
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::fault_guard::Guarded;
-use crate::group::Group;
-use crate::group::item::Item;
-use crate::membership::lost_ranges::just;
+use crate::device::{Device, Guarded, is_damage};
+use crate::group::{Group, Item};
+use crate::membership::just;
 use crate::rebuild::Rebuild;
 use crate::rebuild::scrub::Scrubbed;
-use crate::shape::position::is_reserved;
+use crate::shape::is_reserved;
 use coreplane_engine::{DamagedKey, Entry, Error, KeyRange, Result};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
@@ -317,7 +314,7 @@ impl Rebuild {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::position::Position;
+    use crate::shape::Position;
     use coreplane_bptree::{Bptree, Options};
     use coreplane_engine::{Engine, WriteOptions};
     use coreplane_pmem::MediaChoice;

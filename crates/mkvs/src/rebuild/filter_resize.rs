@@ -12,14 +12,12 @@
 //! If a matrix was not closed and has many keys, the same thread fills its filters after it is open. Until
 //! then a filter lacks keys, and readers do not ask it.
 
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::records::Walk;
+use crate::device::{Device, Walk, is_damage};
 use crate::filter::{CAPACITY_MIN, Rebuild, hash_of};
 use crate::group::Group;
 use crate::keyspace::Keyspace;
-use crate::shape::position::is_reserved;
-use crate::stats::counters::Count;
+use crate::shape::is_reserved;
+use crate::stats::Count;
 use coreplane_engine::{Entry, Record, Result, Visibility};
 use coreplane_pmem::{background, spin};
 use parking_lot::Mutex;

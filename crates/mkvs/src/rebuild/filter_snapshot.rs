@@ -10,9 +10,7 @@
 //! So a snapshot is never used twice, whatever is left of it. It is on one member of the group; if that
 //! member is missing, or has no space, keys are read.
 
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::fault_guard::Guarded;
+use crate::device::{Device, Guarded, is_damage};
 use crate::group::Group;
 use crate::keyspace::intent::{filter_key, filter_part_key};
 use crate::rebuild::filter_resize::Filters;

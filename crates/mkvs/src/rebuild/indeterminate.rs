@@ -1,14 +1,12 @@
 //! Keys in doubt: takes back writes that were neither made nor taken back, and gives the newest record of a
 //! key to devices that lack it.
 
-use crate::device::decision::is_damage;
-use crate::group::Group;
-use crate::group::rollback::sound_of;
+use crate::device::is_damage;
+use crate::group::{Group, sound_of};
 use crate::in_flight::{Hashed, InFlight, Indeterminate};
 use crate::keyspace::intent::{Intent, Lost};
 use crate::rebuild::Rebuild;
-use crate::shape::order::numbers;
-use crate::shape::position::{Devices, Position};
+use crate::shape::{Devices, Position, numbers};
 use coreplane_engine::Result;
 use std::sync::Arc;
 

@@ -1,18 +1,15 @@
 //! Keys that a group's primary lacks and its peers have, because a bit of the key itself is wrong there: an
 //! iteration skips the key, or shows another key, which is not found.
 
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::records::each_lot;
+use crate::device::{Device, each_lot, is_damage};
 use crate::filter::hash_of;
-use crate::group::Group;
-use crate::group::item::Item;
+use crate::group::{Group, Item};
 use crate::in_flight::InFlight;
-use crate::membership::lost_ranges::just;
+use crate::membership::just;
 use crate::rebuild::Rebuild;
 use crate::rebuild::copy::{AT_A_TIME, Pace, hurt_of, value_len};
 use crate::rebuild::scrub::Scrubbed;
-use crate::shape::position::is_reserved;
+use crate::shape::is_reserved;
 use coreplane_engine::{Entry, Error, Result};
 use std::sync::Arc;
 

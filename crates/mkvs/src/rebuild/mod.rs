@@ -8,20 +8,27 @@
 //!   scrub      every record of every member against its checksums, healed from a peer
 //! ```
 
-pub(crate) mod compare;
-pub(crate) mod copy;
-pub(crate) mod filter_resize;
+mod compare;
+mod copy;
+mod filter_resize;
 pub(crate) mod filter_snapshot;
-pub(crate) mod indeterminate;
-pub(crate) mod missing_keys;
-pub(crate) mod rebalance;
-pub(crate) mod resync;
-pub(crate) mod scrub;
+mod indeterminate;
+mod missing_keys;
+mod rebalance;
+mod resync;
+mod scrub;
+
+pub(crate) use compare::difference;
+pub use copy::{Copied, CopyOptions};
+pub(crate) use filter_resize::Filters;
+pub(crate) use filter_snapshot::side_by_side;
+pub use indeterminate::DamageSummary;
+pub(crate) use resync::no_such;
+pub use scrub::Scrubbed;
 
 use crate::failover::Failover;
 use crate::keyspace::Keyspace;
-use crate::shape::position::Position;
-use filter_resize::Filters;
+use crate::shape::Position;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -15,21 +15,15 @@
 //! A new group that cannot take a write (for example because it is full) loses the slot before it owns it:
 //! the owner is the old group, which has everything.
 
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::fault_guard::Guarded;
-use crate::device::records::each_lot;
-use crate::failover::change::Joiner;
+use crate::device::{Device, Guarded, each_lot, is_damage};
+use crate::failover::Joiner;
 use crate::filter::hash_of;
-use crate::group::Group;
-use crate::group::item::{Item, sequence_on};
+use crate::group::{Group, Item, sequence_on};
 use crate::in_flight::InFlight;
-use crate::membership::rack::{Rack, drawn};
-use crate::membership::record::{Member, MemberState, MembershipRecord};
+use crate::membership::{Member, MemberState, MembershipRecord, Rack, drawn};
 use crate::rebuild::Rebuild;
 use crate::rebuild::copy::{Copied, CopyOptions, Pace, hurt_of};
-use crate::shape::position::{GROUPS_MAX, Position, is_reserved};
-use crate::shape::slots::{share_of, slot_of};
+use crate::shape::{GROUPS_MAX, Position, is_reserved, share_of, slot_of};
 use coreplane_engine::{Entry, Error, KeyRange, Progress, Result};
 use coreplane_pmem::mutant;
 use std::sync::Arc;

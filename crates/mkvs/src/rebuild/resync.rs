@@ -14,23 +14,19 @@
 //! peers, within the key lock, and where the device has the newer record, the record of the peers is written
 //! anew.
 
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::fault_guard::Guarded;
-use crate::device::records::each_lot;
-use crate::failover::change::Joiner;
+use crate::device::{Device, Guarded, each_lot, is_damage};
+use crate::failover::Joiner;
 use crate::filter::hash_of;
-use crate::group::Group;
-use crate::group::item::sequence_on;
+use crate::group::{Group, sequence_on};
 use crate::in_flight::InFlight;
 use crate::keyspace::intent::Intent;
-use crate::membership::lost_ranges::{LostRange, just};
-use crate::membership::rack::{Found, Rack, drawn};
-use crate::membership::record::{Member, MemberState, MembershipRecord};
+use crate::membership::{
+    Found, LostRange, Member, MemberState, MembershipRecord, Rack, drawn, just,
+};
 use crate::rebuild::copy::{Copied, CopyOptions, Pace};
 use crate::rebuild::scrub::Scrubbed;
 use crate::rebuild::{Rebuild, filter_snapshot};
-use crate::shape::position::{Position, is_reserved};
+use crate::shape::{Position, is_reserved};
 use coreplane_engine::{Entry, Error, KeyRange, Outcome, Progress, Result, Vacancy};
 use coreplane_pmem::mutant;
 use std::sync::Arc;

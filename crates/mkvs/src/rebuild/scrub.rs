@@ -15,16 +15,12 @@
 //!
 //! A read that meets damage is served by a peer as well ([`read`](crate::keyspace::read)); it heals nothing.
 
-use crate::device::Device;
-use crate::device::decision::is_damage;
-use crate::device::records::each_lot;
-use crate::device::user_code::UserCode;
+use crate::device::{Device, UserCode, each_lot, is_damage};
 use crate::filter::hash_of;
-use crate::group::Group;
-use crate::group::item::Item;
+use crate::group::{Group, Item};
 use crate::in_flight::InFlight;
 use crate::rebuild::Rebuild;
-use crate::shape::position::{Position, is_reserved};
+use crate::shape::{Position, is_reserved};
 use coreplane_engine::{Damage, Entry, Error, KeyRange, Progress, Record, Result, Visibility};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -9,15 +9,12 @@
 //! that is emptied at once loses its record with the rest, until it is written anew. So there is
 //! always another one that has it: where a device is alone, its records go one by one.
 
-use crate::device::Device;
-use crate::device::fault_guard::Guarded;
-use crate::device::records::each_lot;
+use crate::device::{Device, Guarded, each_lot};
 use crate::keyspace::intent::Intent;
 use crate::matrix::Matrix;
-use crate::membership::rack::Found;
-use crate::membership::record::MembershipRecord;
+use crate::membership::{Found, MembershipRecord};
 use crate::rebuild::filter_snapshot;
-use crate::shape::position::{Position, is_reserved};
+use crate::shape::{Position, is_reserved};
 use coreplane_engine::{Completion, Entry, Outcome, Result, WriteOptions};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;

@@ -1,12 +1,10 @@
 //! Writes of a group's members since they were equal last, and the keys that some of them lack.
 
 use super::unsure::Unsure;
-use crate::device::decision::is_damage;
-use crate::device::fault_guard::Guarded;
-use crate::device::records::each_entry;
-use crate::membership::rack::Found;
-use crate::rebuild::filter_snapshot::side_by_side;
-use crate::shape::position::{DEVICES_MAX, Devices, Position, is_reserved};
+use crate::device::{Guarded, each_entry, is_damage};
+use crate::membership::Found;
+use crate::rebuild::side_by_side;
+use crate::shape::{DEVICES_MAX, Devices, Position, is_reserved};
 use coreplane_engine::{DamagedKey, Entry, KeyRange, Progress, Result};
 use coreplane_pmem::mutant;
 

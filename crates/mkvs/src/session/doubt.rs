@@ -7,12 +7,9 @@
 //! to these records, or in which the loss is accepted. Other doubts are settled by a scrub.
 
 use super::reconcile::{Members, leave_out};
-use crate::device::decision::{is_damage, is_failure};
-use crate::device::fault_guard::Guarded;
-use crate::device::records::each_entry;
-use crate::membership::rack::Found;
-use crate::membership::record::MembershipRecord;
-use crate::shape::position::{Devices, Position, is_reserved};
+use crate::device::{Guarded, each_entry, is_damage, is_failure};
+use crate::membership::{Found, MembershipRecord};
+use crate::shape::{Devices, Position, is_reserved};
 use coreplane_engine::{Entry, KeyRange, Ordered, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;

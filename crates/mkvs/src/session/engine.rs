@@ -1,11 +1,9 @@
 //! The engine traits of a matrix.
 
-use crate::device::decision::is_damage;
-use crate::device::user_code::UserCode;
-use crate::device::write::If;
+use crate::device::{If, UserCode, is_damage};
 use crate::keyspace::intent::own_records;
 use crate::matrix::Matrix;
-use crate::rebuild::compare::difference;
+use crate::rebuild::difference;
 use coreplane_engine::{
     Batch, Damage, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
     Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Stats,

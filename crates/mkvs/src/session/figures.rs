@@ -1,12 +1,11 @@
 //! Figures of a matrix and its devices.
 
 use crate::device::Device;
-use crate::failover::departure::Departure;
+use crate::failover::Departure;
 use crate::group::Group;
 use crate::matrix::Matrix;
-use crate::membership::record::MemberState;
-use crate::shape::position::{Ack, Position};
-use crate::shape::prototype::Prototype;
+use crate::membership::MemberState;
+use crate::shape::{Ack, Position, Prototype};
 use coreplane_engine::{DeviceStats, GroupStats, Stats};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

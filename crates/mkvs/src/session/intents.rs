@@ -1,13 +1,11 @@
 //! Batches over several groups that a power cut interrupted: made everywhere, or taken back everywhere.
 
 use super::reconcile::{no_space, primaries_first};
-use crate::device::decision::Decided;
+use crate::device::Decided;
 use crate::filter::hash_of;
 use crate::keyspace::intent::{Intent, Step};
-use crate::membership::rack::Found;
-use crate::membership::record::MembershipRecord;
-use crate::shape::position::Position;
-use crate::shape::slots::slot_of;
+use crate::membership::{Found, MembershipRecord};
+use crate::shape::{Position, slot_of};
 use coreplane_engine::{Durability, Remedy, Result, WriteOptions};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;

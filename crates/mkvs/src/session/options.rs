@@ -1,6 +1,6 @@
 //! How an open matrix behaves.
 
-use crate::shape::prototype::ReadPath;
+use crate::shape::ReadPath;
 use coreplane_engine::{Durability, TimeSource, UnixMillis};
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,15 +14,11 @@
 use super::difference::{Missing, difference_since};
 use super::doubt::Doubt;
 use super::unsure::{Unsure, bounds_of};
-use crate::device::decision::{Decided, is_damage, is_failure};
-use crate::device::fault_guard::Guarded;
-use crate::group::item::sequence_on;
-use crate::membership::lost_ranges::{LostRange, just};
-use crate::membership::quorum::Quorum;
-use crate::membership::rack::Found;
-use crate::membership::record::MembershipRecord;
-use crate::rebuild::filter_snapshot::side_by_side;
-use crate::shape::position::{Ack, DEVICES_MAX, Devices, Position, is_reserved};
+use crate::device::{Decided, Guarded, is_damage, is_failure};
+use crate::group::sequence_on;
+use crate::membership::{Found, LostRange, MembershipRecord, Quorum, just};
+use crate::rebuild::side_by_side;
+use crate::shape::{Ack, DEVICES_MAX, Devices, Position, is_reserved};
 use coreplane_engine::{
     Change, DamagedKey, Entry, Error, KeyRange, Progress, Record, Remedy, Result, Visibility,
     WriteOptions,

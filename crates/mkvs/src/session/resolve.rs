@@ -18,10 +18,8 @@
 //! back is "replaced by another", whichever has the higher epoch, and only a fresh one can take its place.
 
 use crate::keyspace::intent::Intent;
-use crate::membership::loss::{Loss, names};
-use crate::membership::rack::{Found, drawn};
-use crate::membership::record::{Member, MemberState, MembershipRecord};
-use crate::shape::position::{Devices, Position};
+use crate::membership::{Found, Loss, Member, MemberState, MembershipRecord, drawn, names};
+use crate::shape::{Devices, Position};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;

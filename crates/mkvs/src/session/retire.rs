@@ -5,7 +5,7 @@
 //! place. The matrix releases it ([`device`](crate::device)), so that its disk can be taken out.
 
 use crate::matrix::Matrix;
-use crate::shape::position::Position;
+use crate::shape::Position;
 use coreplane_engine::{Backing, Error, Result};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Records that members of a group had and cannot show, while they are reconciled.
 
-use crate::membership::lost_ranges::just;
-use crate::shape::position::{Devices, Position};
+use crate::membership::just;
+use crate::shape::{Devices, Position};
 use coreplane_engine::{DamagedKey, KeyRange};
 use std::collections::BTreeMap;
 use std::ops::Bound;

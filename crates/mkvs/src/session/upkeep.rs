@@ -1,17 +1,13 @@
 //! Maintenance of an open matrix, while readers and writers continue: devices replaced, groups added, damage
 //! healed.
 
-use crate::device::decision::is_damage;
+use crate::device::is_damage;
 use crate::group::Group;
 use crate::keyspace::Keyspace;
 use crate::matrix::Matrix;
-use crate::membership::rack::Rack;
-use crate::membership::record::MemberState;
-use crate::rebuild::copy::{Copied, CopyOptions};
-use crate::rebuild::indeterminate::DamageSummary;
-use crate::rebuild::resync::no_such;
-use crate::rebuild::scrub::Scrubbed;
-use crate::shape::position::Position;
+use crate::membership::{MemberState, Rack};
+use crate::rebuild::{Copied, CopyOptions, DamageSummary, Scrubbed, no_such};
+use crate::shape::Position;
 use coreplane_engine::{Error, Progress, Result};
 use std::sync::atomic::Ordering;
 

@@ -1,11 +1,20 @@
 //! Where a key belongs: its slot, the group that owns it, and the order of the group's devices.
 
-pub(crate) mod append_list;
-pub(crate) mod order;
-pub(crate) mod owners;
-pub(crate) mod position;
-pub(crate) mod prototype;
+mod append_list;
+mod order;
+mod owners;
+mod position;
+mod prototype;
 pub mod slots;
+
+pub(crate) use append_list::AppendList;
+pub(crate) use order::{Order, nth, numbers};
+pub(crate) use owners::{Owners, Route};
+pub(crate) use position::Devices;
+pub use position::{Ack, DEVICES_MAX, GROUPS_MAX, Position, RESERVED, is_reserved};
+pub use prototype::{Prototype, ReadPath};
+pub use slots::SLOTS;
+pub(crate) use slots::{deal, share_of, slot_of};
 
 /// The engine's name.
 pub const NAME: &str = "mkvs";

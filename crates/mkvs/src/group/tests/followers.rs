@@ -1,9 +1,7 @@
 //! A write that is made on the primary and not yet in the rings of the others when members leave.
 
 use super::pair::{directory, engine, pair, put, wait_until};
-use crate::device::decision::Decided;
-use crate::device::ring::Decision;
-use crate::device::write::{If, Write};
+use crate::device::{Decided, Decision, If, Write};
 use crate::filter::hash_of;
 use crate::in_flight::{InFlight, Torn};
 use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};

@@ -1,8 +1,7 @@
 //! Hedged reads of a device that hangs: it is replaced, or comes second, meanwhile.
 
 use super::pair::{directory, engine, pair, wait_until};
-use crate::device::Device;
-use crate::device::fault_guard::Guarded;
+use crate::device::{Device, Guarded};
 use crate::filter::hash_of;
 use crate::group::hedge;
 use crate::in_flight::InFlight;

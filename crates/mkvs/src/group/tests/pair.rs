@@ -1,12 +1,10 @@
 //! A group of two devices, for tests.
 
-use crate::device::Device;
-use crate::device::fault_guard::Guarded;
+use crate::device::{Device, Guarded};
 use crate::filter::hash_of;
 use crate::group::{Group, Rules, Superior};
 use crate::in_flight::InFlight;
-use crate::shape::position::{Ack, Position};
-use crate::shape::prototype::{Prototype, ReadPath};
+use crate::shape::{Ack, Position, Prototype, ReadPath};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::pin_in;

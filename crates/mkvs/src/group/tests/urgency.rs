@@ -3,7 +3,7 @@
 use super::pair::{directory, engine, pair, put, wait_until};
 use crate::device::{Asked, Device};
 use crate::in_flight::InFlight;
-use crate::stats::hedge_delay::End;
+use crate::stats::End;
 use coreplane_conformance::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::Result;
 use coreplane_pmem::background;
