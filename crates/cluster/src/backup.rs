@@ -11,6 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PINS_MAX: usize = 4;
 /// Approximate bytes of a page; its last record may exceed them.
 const PAGE_BYTES: usize = 1 << 20;
+/// Keys that are looked at for a page.
+const PAGE_KEYS: usize = 10_000;
 
 struct Pin {
     snapshot: Box<dyn MapSnapshot>,
@@ -52,7 +54,7 @@ impl Pins {
         let gone = || format!("ERR no state is pinned as {pin}: nobody has asked for it in time");
         let pin = self.pins.get_mut(&pin).ok_or_else(gone)?;
         pin.asked = Instant::now();
-        let page = pin.snapshot.page(start, None, PAGE_BYTES);
+        let page = pin.snapshot.page(start, None, PAGE_BYTES, Some(PAGE_KEYS));
         let StatePage { records, next } = page.map_err(|error| format!("ERR {error}"))?;
         let records = records.into_iter().map(|it| (it.key, it.value, it.expires_at)).collect();
         Ok(SnapshotPage { records, next })

@@ -230,15 +230,22 @@ pub trait MapSnapshot: Send + Sync {
 
     /// Its records from `start` up to `end`, which an earlier call has returned, or so many bytes of them, of which the
     /// last record may exceed them; and the first key of the next page, none after the last one. The page ends behind
-    /// some keys without a record, too, and may have none: many keys may have been written since in a row.
+    /// so many keys, too, and may have no record: many keys may have been written since in a row. How many of these
+    /// there are is no part of the state: where pages have to be the same ones again, `keys_max` is none.
     ///
     /// # Errors
     /// As [`MapSnapshot::walk`].
-    fn page(&self, start: &[u8], end: Option<&[u8]>, bytes_max: usize) -> Result<StatePage> {
+    fn page(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        bytes_max: usize,
+        keys_max: Option<usize>,
+    ) -> Result<StatePage> {
         let mut page = StatePage { records: Vec::new(), next: end.map(<[u8]>::to_vec) };
         let (mut keys, mut bytes) = (0, 0);
         self.walk((start, end), &mut |entry| {
-            if end.is_none() && (bytes >= bytes_max || keys == PAGE_KEYS) {
+            if end.is_none() && (bytes >= bytes_max || Some(keys) == keys_max) {
                 page.next = Some(entry.key.to_vec());
                 return false;
             }
@@ -253,9 +260,6 @@ pub trait MapSnapshot: Send + Sync {
         Ok(page)
     }
 }
-
-/// Keys that are looked at for a page.
-const PAGE_KEYS: usize = 10_000;
 
 /// A part of a snapshot.
 #[derive(Debug)]

@@ -81,7 +81,8 @@ impl Transfer {
         let start = self.starts.get(number as usize).map_or(&[][..], Vec::as_slice);
         // A page that was sent before ends at the same key again.
         let end = self.starts.get(number as usize + 1).map(Vec::as_slice);
-        let StatePage { records, next } = self.snapshot.page(start, end, bytes_max)?;
+        // Cut by records alone: a follower that has pages of an earlier transfer of this state goes on by number.
+        let StatePage { records, next } = self.snapshot.page(start, end, bytes_max, None)?;
         let is_last = next.is_none();
         if self.starts.len() as u64 == number + 1 {
             self.starts.extend(next);

@@ -13,11 +13,11 @@ fn a_page_passes_a_bounded_number_of_later_keys() {
         put_range(replica, 10..25_010);
         let (mut start, mut pages, mut records) = (Vec::new(), 0, 0);
         loop {
-            let page = snapshot.page(&start, None, 1 << 20).expect("a page");
+            let page = snapshot.page(&start, None, 1 << 20, Some(10_000)).expect("a page");
             records += page.records.len();
             pages += 1;
             let Some(next) = page.next else { break };
-            let again = snapshot.page(&start, Some(&next), 1).expect("the same page");
+            let again = snapshot.page(&start, Some(&next), 1, None).expect("the same page");
             assert_eq!((again.records, again.next.as_ref()), (page.records, Some(&next)));
             start = next;
         }

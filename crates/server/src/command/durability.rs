@@ -79,10 +79,11 @@ pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
     call.integer(1)?;
     timeout(call.word(2))?;
     let copies = match &call.host.config.cluster {
-        Some(_) if call.session.awaits_durable && call.may_slice => return Err(Failure::Held),
-        // A transaction waits for nothing.
-        Some(cluster) if !call.session.awaits_durable => cluster.copies().saturating_sub(1),
-        _ => 0,
+        // A transaction waits for nothing, and no node has its own writes yet.
+        Some(_) if !call.may_slice => 0,
+        Some(_) if call.session.awaits_durable => return Err(Failure::Held),
+        Some(cluster) => cluster.copies().saturating_sub(1),
+        None => 0,
     };
     call.reply.count(copies);
     Ok(())
