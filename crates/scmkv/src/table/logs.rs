@@ -30,7 +30,8 @@ impl Table {
     fn order_of(&self, options: &WriteOptions) -> Result<Order> {
         Ok(match options.durability.unwrap_or(self.durability) {
             Durability::Strict | Durability::Group { .. } => {
-                // Where a fence is a sync, no writer waits for it under a lock: the record is
+                // Where a fence is a sync, no writer waits for it under the lock of a group (unless it fills
+                // pages under it: a long batch, a large value that was overtaken). The record is
                 // published early, and a caller that needs it durable waits for its ticket.
                 match (self.space.fences_at_once(), options.completion) {
                     (true, Completion::Wait) => Order::Strict,

@@ -7,6 +7,7 @@ mod headers;
 mod holes;
 #[path = "../../tests/kill/mod.rs"]
 mod kill;
+mod large;
 mod pages;
 mod reindex;
 mod sparse;

@@ -9,7 +9,8 @@
 //! The writer holds its log for the whole write and its key's group from the look at the old record
 //! to the new slot, so that a read-modify-write is one step and versions follow the order of
 //! publication. Steps that need another page (for a full log, a full group, a large value) are
-//! taken without the group's lock, and the look is repeated.
+//! taken without the group's lock, and the look is repeated. Only a large value that was
+//! [overtaken](overflow) is written under it.
 
 pub(crate) mod ahead;
 pub(crate) mod batch;
@@ -31,7 +32,7 @@ use coreplane_engine::{
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Expiries, Header, Kind, View};
-use overflow::Large;
+use overflow::{Large, LargePut, Progress, RestsOn};
 use std::borrow::Cow;
 use std::ops::Deref;
 
@@ -64,26 +65,29 @@ pub(crate) enum Plan<'v> {
 pub(crate) type Decide<'d, 'v> =
     &'d mut dyn FnMut(&Reader, &Guard, Option<&View<'_>>) -> Result<Plan<'v>>;
 
-enum Attempt<'k> {
+/// What came of an attempt at a write.
+pub(crate) enum Attempt<'s, 'a> {
     Done(Outcome),
     /// The log needs room for a record of this length.
     NeedRoom(usize, Demand),
     /// The log needs room for a large value.
-    NeedRoomForLarge(Large<'k>),
+    NeedRoomForLarge(Large<'a>),
     /// The group is full.
     NeedSplit(crate::table::index::Leaf),
+    /// The value is large and not yet in the log: it is to be written, under the lock if there is one.
+    NeedOverflow(LargePut<'a>, Option<GroupLock<'s>>),
 }
 
 impl Writer {
     /// Writes `key` as `decide` says in sight of its live record.
-    pub(crate) fn write(
+    pub(crate) fn write<'a>(
         &self,
-        key: &[u8],
-        options: &WriteOptions,
-        decide: Decide<'_, '_>,
+        key: &'a [u8],
+        options: &'a WriteOptions,
+        decide: Decide<'_, 'a>,
     ) -> Result<Outcome> {
         let write = self.check(key, options)?;
-        self.write_in_sight(write, decide)
+        self.write_in_sight(write, (RestsOn::Old, decide))
     }
 
     /// Puts `key`, ahead of the lookup if that is possible.
@@ -150,60 +154,77 @@ impl Writer {
 
     /// Puts in sight of the record that is replaced.
     #[inline(never)]
-    fn put_in_sight(&self, write: Write<'_>, value: &[u8]) -> Result<Outcome> {
+    fn put_in_sight<'a>(&self, write: Write<'a>, value: &'a [u8]) -> Result<Outcome> {
         let expires_at = write.options.expires_at;
         let mut plan = |_: &Reader, _: &Guard, _: Option<&View<'_>>| {
             Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
         };
-        self.write_in_sight(write, &mut plan)
+        self.write_in_sight(write, (RestsOn::Nothing, &mut plan))
     }
 
-    /// Locks the log, and tries until nothing is missing: room, or a slot.
-    pub(crate) fn write_in_sight(
+    /// Locks the log, and tries until nothing is missing: room, a slot, the records of a large
+    /// value.
+    pub(crate) fn write_in_sight<'a>(
         &self,
-        write: Write<'_>,
-        decide: Decide<'_, '_>,
+        write: Write<'a>,
+        (rests_on, decide): (RestsOn, Decide<'_, 'a>),
     ) -> Result<Outcome> {
         let staging = write.order == Order::Staged;
         let mut log = if staging { self.my_log_staging()? } else { self.my_log()? };
-        let outcome = self.try_until_done(&mut log, &write, decide);
+        let mut progress = Progress::new(rests_on);
+        let outcome = loop {
+            let attempt = self.attempt(&mut log, &write, &mut progress, decide);
+            match attempt.and_then(|it| self.go_on(&mut log, &write, &mut progress, it)) {
+                Ok(None) => {}
+                Ok(Some(outcome)) => break Ok(outcome),
+                Err(error) => break Err(error),
+            }
+        };
+        drop(progress);
         log.give_back(self);
         drop(log);
         self.finish(outcome?, write.options)
     }
 
-    fn try_until_done(
-        &self,
+    /// Does what an attempt needs; returns its outcome if that is nothing.
+    pub(crate) fn go_on<'s, 'a>(
+        &'s self,
         log: &mut Log,
-        write: &Write<'_>,
-        decide: Decide<'_, '_>,
-    ) -> Result<Outcome> {
-        loop {
-            let attempt = self.attempt(log, write, decide)?;
-            if let Attempt::Done(outcome) = attempt {
-                return Ok(outcome);
+        write: &Write<'a>,
+        progress: &mut Progress<'s, 'a>,
+        attempt: Attempt<'s, 'a>,
+    ) -> Result<Option<Outcome>> {
+        if let Attempt::Done(outcome) = attempt {
+            return Ok(Some(outcome));
+        }
+        self.commit_staged(log)?;
+        match attempt {
+            Attempt::Done(_) => {}
+            Attempt::NeedRoom(len, demand) => self.make_room(log, len, demand)?,
+            Attempt::NeedRoomForLarge(large) => self.make_room_for_large(log, &large)?,
+            Attempt::NeedSplit(leaf) => {
+                self.split(leaf, write.place, SplitPages::ByCleaning(log))?;
             }
-            self.commit_staged(log)?;
-            match attempt {
-                Attempt::Done(_) => {}
-                Attempt::NeedRoom(len, demand) => self.make_room(log, len, demand)?,
-                Attempt::NeedRoomForLarge(large) => self.make_room_for_large(log, &large)?,
-                Attempt::NeedSplit(leaf) => {
-                    self.split(leaf, write.place, SplitPages::ByCleaning(log))?;
-                }
+            Attempt::NeedOverflow(put, held) => {
+                self.prepare_large(log, progress, (put, held), write.order)?;
             }
         }
+        Ok(None)
     }
 
     /// One attempt: locks the group, looks, decides, appends, fences, publishes.
-    fn attempt<'k>(
-        &self,
+    pub(crate) fn attempt<'s, 'a>(
+        &'s self,
         log: &mut Log,
-        write: &Write<'k>,
-        decide: Decide<'_, '_>,
-    ) -> Result<Attempt<'k>> {
+        write: &Write<'a>,
+        progress: &mut Progress<'s, 'a>,
+        decide: Decide<'_, 'a>,
+    ) -> Result<Attempt<'s, 'a>> {
         let guard = epoch::pin();
-        let mut held = self.lock_for(log, write.place)?;
+        let mut held = match progress.held.take() {
+            Some(held) => held,
+            None => self.lock_for(log, write.place)?,
+        };
         let Some(mut standing) = self.look(&guard, &held, write.key, write.place)? else {
             return Ok(Attempt::NeedSplit(held.leaf()));
         };
@@ -218,6 +239,10 @@ impl Writer {
             return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), seen)));
         }
         let live = standing.old.as_ref().filter(|_| standing.live);
+        let version = live.map(|view| view.header.version);
+        if let Some(prepared) = progress.take_prepared(version) {
+            return self.publish_large(log, held, write, &standing, (progress, prepared));
+        }
         let mut header = Header { sequence: write.options.sequence, ..Header::put(0) };
         let value = match decide(self, &guard, live)? {
             Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
@@ -233,7 +258,11 @@ impl Writer {
         let demand = Demand::of(header.kind, standing.live);
         let demand = if write.options.use_reserve { Demand::Reserve } else { demand };
         if value.len() > self.geometry.inline_max() {
-            return self.attempt_large(log, held, write, &standing, (header, demand), &value);
+            self.check_value(value.len())?;
+            let header = Header { large: true, ..header };
+            let large = Large { key: write.key, len: value.len(), header, demand };
+            let put = LargePut { large, value, seen: version };
+            return Ok(self.attempt_large(log, held, progress, put));
         }
         let len = header.record_len(write.key, value.len());
         if len > log.room_for(demand) {
@@ -245,37 +274,6 @@ impl Writer {
             return self.stage(log, held, write, &standing, header, &value).map(Attempt::Done);
         }
         let outcome = self.place_record(log, &mut held, write, &standing, header, &value)?;
-        Ok(Attempt::Done(outcome))
-    }
-
-    /// Goes on with an attempt whose value is large. Its overflow records are written under the lock of the group, too:
-    /// if they were written before, other writers of the key could come first each time, and the write never end.
-    fn attempt_large<'k>(
-        &self,
-        log: &mut Log,
-        mut held: GroupLock<'_>,
-        write: &Write<'k>,
-        standing: &Standing<'_>,
-        (header, demand): (Header, Demand),
-        value: &[u8],
-    ) -> Result<Attempt<'k>> {
-        self.check_value(value.len())?;
-        let header = Header { large: true, ..header };
-        let large = Large { key: write.key, len: value.len(), header, demand };
-        // Its many records have a fence anyway, which is none of staged writes.
-        if log.has_staged() || !self.has_room_for_large(log, &large) {
-            return Ok(Attempt::NeedRoomForLarge(large));
-        }
-        let order = if write.order == Order::Staged { Order::Strict } else { write.order };
-        let write = &Write { order, ..*write };
-        let overflow = self.write_overflow(log, &large, value, order)?;
-        let len = header.record_len(write.key, overflow.list().len());
-        self.open_page_aside(log, len, demand)?;
-        // Before the lock of the group is free.
-        self.expiries.note(header.expires_at);
-        let list = overflow.list();
-        let outcome = self.place_record(log, &mut held, write, standing, header, list)?;
-        overflow.own(&held, len as u32);
         Ok(Attempt::Done(outcome))
     }
 

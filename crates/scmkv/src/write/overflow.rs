@@ -11,20 +11,29 @@
 //! An overflow record lives while the published record of its key names it. Between its append and
 //! that moment no record names it, and yet it must stay: its page is *pinned*, and the cleaner
 //! leaves pinned pages alone. [`Overflow`] holds the pins. If it is dropped without having been
-//! [owned](Overflow::own), because the write has failed, its records are dead and counted so.
+//! [owned](Overflow::own), because the write failed or was overtaken, its records are dead and counted so.
 //!
 //! All pages that a value needs are set aside before its first record is appended: a value that does
-//! not fit takes none, and one that is written under the lock of its key's group waits for none.
+//! not fit takes none.
 //!
-//! [`clean::overflow`](crate::clean::overflow) moves them.
+//! **Overtaken.** The overflow records are written without the lock of their key's group, for that takes
+//! long, with some syncs where a fence is one. If another writer of the key comes first, what was decided
+//! in sight of the old record is void, and so are they. Then it is decided anew, and the value is written
+//! under the lock, its pages set aside: a value is written twice at most, however often others write the
+//! key. No epoch is pinned meanwhile: other pages come back.
+//!
+//! [`clean::overflow`](crate::clean::overflow) moves overflow records.
 
 use crate::table::demand::Demand;
+use crate::table::index::GroupLock;
 use crate::table::log::{Log, Order};
+use crate::table::look::{Standing, Write};
 use crate::table::overflow::Overflow;
-use crate::write::Writer;
+use crate::write::{Attempt, Writer};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
+use std::borrow::Cow;
 
 /// A large value that is to be written.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +44,54 @@ pub(crate) struct Large<'k> {
     /// The header of the owner.
     pub(crate) header: Header,
     pub(crate) demand: Demand,
+}
+
+/// What a decision rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestsOn {
+    /// On the live record.
+    Old,
+    Nothing,
+}
+
+/// A large value that was decided on.
+pub(crate) struct LargePut<'a> {
+    pub(super) large: Large<'a>,
+    pub(super) value: Cow<'a, [u8]>,
+    /// The version of the live record that was seen.
+    pub(super) seen: Option<u64>,
+}
+
+/// A large value whose overflow records are in the log, its own record not yet.
+pub(super) struct Prepared<'s, 'a> {
+    large: Large<'a>,
+    overflow: Overflow<'s>,
+    seen: Option<u64>,
+    rests_on: RestsOn,
+}
+
+/// What the attempts at a write leave to the next one.
+pub(crate) struct Progress<'s, 'a> {
+    rests_on: RestsOn,
+    prepared: Option<Prepared<'s, 'a>>,
+    /// The lock under which the overflow records were written.
+    pub(super) held: Option<GroupLock<'s>>,
+    /// Another writer came first.
+    is_overtaken: bool,
+}
+
+impl<'s, 'a> Progress<'s, 'a> {
+    pub(crate) fn new(rests_on: RestsOn) -> Self {
+        Self { rests_on, prepared: None, held: None, is_overtaken: false }
+    }
+
+    /// The value that is in the log, if the decision on it stands beside a live record of version `seen`.
+    pub(super) fn take_prepared(&mut self, seen: Option<u64>) -> Option<Prepared<'s, 'a>> {
+        let prepared = self.prepared.take()?;
+        let stands = prepared.rests_on == RestsOn::Nothing || prepared.seen == seen;
+        self.is_overtaken |= !stands;
+        stands.then_some(prepared)
+    }
 }
 
 impl Writer {
@@ -57,7 +114,7 @@ impl Writer {
     }
 
     /// True if the pages that a value needs are set aside, and its part of the open one is paid for.
-    pub(crate) fn has_room_for_large(&self, log: &Log, large: &Large<'_>) -> bool {
+    fn has_room_for_large(&self, log: &Log, large: &Large<'_>) -> bool {
         let (bytes, pages) = self.extent(log, large);
         pages <= log.aside() && bytes.min(log.room()) <= log.room_for(large.demand)
     }
@@ -72,10 +129,10 @@ impl Writer {
         self.make_room(log, bytes.min(log.room()), large.demand)
     }
 
-    /// Writes a large value, for which there is room, as overflow records, durable as `order` demands when it returns.
+    /// Writes a large value as overflow records, durable as `order` demands when it returns.
     ///
     /// # Errors
-    /// If the medium fails; the records written so far are dead then.
+    /// If there is no space for it, or the medium fails; the records written so far are dead then.
     pub(crate) fn write_overflow(
         &self,
         log: &mut Log,
@@ -83,6 +140,9 @@ impl Writer {
         value: &[u8],
         order: Order,
     ) -> Result<Overflow<'_>> {
+        while !self.has_room_for_large(log, large) {
+            self.make_room_for_large(log, large)?;
+        }
         // A window of `relaxed` is for small values.
         let order = if order == Order::Early { Order::Early } else { Order::Strict };
         let mut overflow = Overflow::of(self, value.len());
@@ -108,5 +168,72 @@ impl Writer {
             log.commit(self, first, order)?;
         }
         Ok(overflow)
+    }
+
+    /// Goes on with an attempt whose value is large and not in the log.
+    pub(super) fn attempt_large<'s, 'a>(
+        &self,
+        log: &Log,
+        held: GroupLock<'s>,
+        progress: &Progress<'s, 'a>,
+        put: LargePut<'a>,
+    ) -> Attempt<'s, 'a> {
+        if !progress.is_overtaken {
+            return Attempt::NeedOverflow(put, None);
+        }
+        // Under the lock it waits neither for pages nor for staged writes.
+        if log.has_staged() || !self.has_room_for_large(log, &put.large) {
+            return Attempt::NeedRoomForLarge(put.large);
+        }
+        Attempt::NeedOverflow(put, Some(held))
+    }
+
+    /// Writes a large value that was decided on, under the lock `held` if there is one, and makes room for its owner.
+    ///
+    /// # Errors
+    /// As [`Writer::write_overflow`].
+    pub(super) fn prepare_large<'s, 'a>(
+        &'s self,
+        log: &mut Log,
+        progress: &mut Progress<'s, 'a>,
+        (put, held): (LargePut<'a>, Option<GroupLock<'s>>),
+        order: Order,
+    ) -> Result<()> {
+        let overflow = self.write_overflow(log, &put.large, &put.value, order)?;
+        let len = put.large.header.record_len(put.large.key, overflow.list().len());
+        self.open_page_aside(log, len, put.large.demand)?;
+        // Under the lock the old record stays as it was, or expires: the decision came before.
+        let rests_on = if held.is_some() { RestsOn::Nothing } else { progress.rests_on };
+        let LargePut { large, seen, .. } = put;
+        progress.prepared = Some(Prepared { large, overflow, seen, rests_on });
+        progress.held = held;
+        Ok(())
+    }
+
+    /// Places the owner of a value that is in the log.
+    pub(super) fn publish_large<'s, 'a>(
+        &self,
+        log: &mut Log,
+        mut held: GroupLock<'s>,
+        write: &Write<'a>,
+        standing: &Standing<'_>,
+        (progress, prepared): (&mut Progress<'s, 'a>, Prepared<'s, 'a>),
+    ) -> Result<Attempt<'s, 'a>> {
+        let Large { key, header, demand, .. } = prepared.large;
+        let list = prepared.overflow.list();
+        let len = header.record_len(key, list.len());
+        // Its room was made, unless cleaning for a split has sealed the page.
+        if log.room() < len {
+            progress.prepared = Some(prepared);
+            return Ok(Attempt::NeedRoom(len, demand));
+        }
+        // Before the lock of the group is free.
+        self.expiries.note(header.expires_at);
+        // Its many records have a fence anyway, which is none of staged writes.
+        let order = if write.order == Order::Staged { Order::Strict } else { write.order };
+        let write = Write { order, ..*write };
+        let outcome = self.place_record(log, &mut held, &write, standing, header, list)?;
+        prepared.overflow.own(&held, len as u32);
+        Ok(Attempt::Done(outcome))
     }
 }

@@ -86,6 +86,24 @@ fn count(store: &Scmkv) {
     let _outcome = next.expect("modify");
 }
 
+/// The decision on a value that is in the log already stands unless another writer came between.
+#[test]
+fn a_lone_writer_decides_once() {
+    let home = Home::in_memory();
+    let store = home.create(New::tiny(64));
+    let _outcome = store.put(b"k", b"small", &write()).expect("put");
+    for len in [100, 3000] {
+        let mut calls = 0;
+        let outcome = store.modify(b"k", &write(), &mut |_| {
+            calls += 1;
+            Mutation::Put { value: big(calls, len), expires_at: None }
+        });
+        assert!(outcome.expect("modify").written().is_some());
+        assert!(store.get(b"k").expect("get") == Some(big(calls, len)));
+        assert_eq!(calls, 1, "{len} bytes");
+    }
+}
+
 /// Whenever one is decided on, another writer of its key goes on.
 #[test]
 fn a_large_value_that_is_decided_on_is_written_beside_writers_of_its_key() {

@@ -199,9 +199,6 @@ impl Writer {
                 if header.large {
                     let demand = Demand::of(Kind::Put, self.has(key, place));
                     let large = Large { key, len: given.len(), header, demand };
-                    while !self.has_room_for_large(log, &large) {
-                        self.make_room_for_large(log, &large)?;
-                    }
                     overflow = Some(Box::new(self.write_overflow(log, &large, given, order)?));
                 }
             }
