@@ -15,8 +15,7 @@
 //! `COREPLANE_CUTS_TRACE` names a trace to use instead of a new one.
 
 use crate::disk::{lack, succeeds};
-use crate::mount;
-use crate::mount::{Mount, bytes_of};
+use crate::mount::{self, Mount, bytes_of};
 use crate::pool::Place;
 use crate::session::{Outcome, text};
 use crate::trace::{Entry, Recorder, from_bytes, to_bytes};

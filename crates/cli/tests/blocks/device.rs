@@ -5,8 +5,7 @@
 
 use crate::disk::{Disk, lack, python_runs, run, succeeds};
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Outcome, Served, expect, text};
+use crate::session::{self, Outcome, Served, expect, text};
 use coreplane_tio::{Options, Source, Tio};
 use std::io::Write;
 use std::process::{Command, Stdio};

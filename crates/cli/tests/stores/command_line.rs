@@ -2,8 +2,7 @@
 //! nothing.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Client, Outcome, Reply, expect, text};
+use crate::session::{self, Client, Outcome, Reply, expect, text};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

@@ -2,8 +2,7 @@
 //! the messages for its users.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Outcome, Reply, Served};
+use crate::session::{self, Outcome, Reply, Served};
 use serde_json::Value;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

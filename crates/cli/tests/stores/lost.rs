@@ -3,8 +3,7 @@
 //! devices carry on, and a new device takes the place of the lost one.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Client, Outcome, Reply, Served};
+use crate::session::{self, Client, Outcome, Reply, Served};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -2,8 +2,7 @@
 //! is healed; in a directory, and behind a server that goes on.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Client, Outcome, Reply, Served};
+use crate::session::{self, Client, Outcome, Reply, Served};
 use serde_json::Value;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

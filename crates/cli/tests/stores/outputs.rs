@@ -1,8 +1,7 @@
 //! Where commands write: a file that is there, a pool, a full disk, a pipe that nobody reads.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Outcome, coreplane, expect, free_port, text};
+use crate::session::{self, Outcome, coreplane, expect, free_port, text};
 use std::fs::{File, Permissions};
 use std::io::{PipeWriter, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};

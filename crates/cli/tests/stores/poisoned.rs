@@ -6,8 +6,7 @@
 //! The file itself shows which records are lost: each value occurs in it once.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Client, Outcome, Reply, Served};
+use crate::session::{self, Client, Outcome, Reply, Served};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 

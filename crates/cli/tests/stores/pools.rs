@@ -1,8 +1,7 @@
 //! Pools and records from the command line, and the exit codes of failures.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Outcome, expect, text};
+use crate::session::{self, Outcome, expect, text};
 use serde_json::Value;
 
 /// A pool of 64 MiB that is removed with its directory.

@@ -2,8 +2,7 @@
 //! name, and nothing is changed or lost.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Outcome, Reply};
+use crate::session::{self, Outcome, Reply};
 
 /// The offsets of the version and of the kind in a pool's header.
 const VERSION: usize = 8;

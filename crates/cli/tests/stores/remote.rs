@@ -2,8 +2,7 @@
 //! with a closed store, and no other client waits for them.
 
 use crate::pool::{Place, Pool};
-use crate::session;
-use crate::session::{Client, Outcome, Reply, Served, expect, free_port};
+use crate::session::{self, Client, Outcome, Reply, Served, expect, free_port};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;

@@ -4,8 +4,7 @@
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
 use crate::scale::scaled;
-use crate::story;
-use crate::story::{Draw, Durable, LEN_MAX, Map, Op, created, options, sim_options};
+use crate::story::{self, Draw, Durable, LEN_MAX, Map, Op, created, options, sim_options};
 use coreplane_engine::WriteOptions;
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{

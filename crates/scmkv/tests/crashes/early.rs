@@ -12,8 +12,7 @@
 //! commits it.
 
 use crate::scale::scaled;
-use crate::story;
-use crate::story::{Change, Draw, Durable, LEN_MAX, Map, Op, key, options};
+use crate::story::{self, Change, Draw, Durable, LEN_MAX, Map, Op, key, options};
 use coreplane_engine::{
     Completion, Deferred, Durability, Engine, Horizon, Record, Result, Ticket, Visibility,
     WriteOptions,

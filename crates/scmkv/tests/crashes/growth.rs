@@ -1,7 +1,6 @@
 //! Power cuts while a full store grows: a writer that lacks room takes the new pages at once.
 
-use crate::story;
-use crate::story::{Durable, LEN_MAX, Map, Op, created, key, options, sim_options};
+use crate::story::{self, Durable, LEN_MAX, Map, Op, created, key, options, sim_options};
 use coreplane_engine::{Engine, Error, Visibility, WriteOptions};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Subject, explore};

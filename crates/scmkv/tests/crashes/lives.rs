@@ -13,8 +13,7 @@
 //! `cuts.rs` cuts at every fence, within one life.
 
 use crate::scale::scaled;
-use crate::story;
-use crate::story::{Draw, key};
+use crate::story::{self, Draw, key};
 use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{Batch, Engine, Error, Repairable, UnixMillis, WriteOptions};
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};

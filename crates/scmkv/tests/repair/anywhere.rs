@@ -5,8 +5,7 @@
 
 use crate::home;
 use crate::scale;
-use crate::wreck;
-use crate::wreck::{Draw, Pool, Wreck, options, write_one};
+use crate::wreck::{self, Draw, Pool, Wreck, options, write_one};
 use coreplane_engine::{Engine, Repairable};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Fate, Finding, Scmkv};

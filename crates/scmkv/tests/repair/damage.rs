@@ -1,8 +1,7 @@
 //! Damage, and the result of `repair`: the store opens again with either index, `verify` finds it
 //! sound, and no key is other than it was unless the repair has reported it.
 
-use crate::home;
-use crate::home::{Home, New, PAGE, write};
+use crate::home::{self, Home, New, PAGE, write};
 use crate::image::{Area, Expected, Image, images, options};
 use crate::tiny;
 use coreplane_engine::{Batch, Engine, Repairable};

@@ -9,8 +9,7 @@
 //! Every bit of chosen slots is flipped: under an open store, which then cleans; and in a pool that
 //! is opened afterwards. The cleaner must not free live records, whatever their slots have become.
 
-use crate::home;
-use crate::home::Home;
+use crate::home::{self, Home};
 use crate::image::{Area, Expected, Image, images, options};
 use coreplane_engine::{Engine, Error, Repairable, WriteOptions};
 use coreplane_scmkv::Scmkv;

@@ -1,7 +1,6 @@
 //! A reader of the changes gets an error if some of them are gone.
 
-use crate::home;
-use crate::home::{Home, New};
+use crate::home::{self, Home, New};
 use coreplane_engine::{Engine, Error, Replicated};
 
 /// The tombstone is dropped while other changes are shown, before the turn of its group.

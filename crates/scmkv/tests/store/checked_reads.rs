@@ -1,8 +1,7 @@
 //! Damage at rest that has not been found yet: a checked read reports it instead of showing it, and
 //! no write makes a new value of it.
 
-use crate::home;
-use crate::home::{Home, New, write};
+use crate::home::{self, Home, New, write};
 use coreplane_engine::{
     Engine, Error, Expected, Mutation, Outcome, UnixMillis, Visibility, WriteOptions,
 };

@@ -1,7 +1,6 @@
 //! A record that was once reported as expired stays so, and no other record expires with it.
 
-use crate::home;
-use crate::home::{Home, New};
+use crate::home::{self, Home, New};
 use coreplane_conformance::model::ManualClock;
 use coreplane_conformance::steps::iterate_all;
 use coreplane_engine::{

@@ -1,7 +1,6 @@
 //! One power cut, or kill, at a chosen moment: cases that seeded stories seldom reach.
 
-use crate::home;
-use crate::home::{Home, New, options, write};
+use crate::home::{self, Home, New, options, write};
 use crate::tiny::{created, recovered, simulated};
 use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{Batch, Durability, Engine, UnixMillis, WriteOptions};

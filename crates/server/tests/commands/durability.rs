@@ -1,7 +1,6 @@
 //! No answer is sent before the writes that it depends on are durable, and the order of answers never changes.
 
-use crate::wire;
-use crate::wire::{Running, Wire, config};
+use crate::wire::{self, Running, Wire, config};
 use coreplane_conformance::model::{LIMITS, ModelEngine};
 use coreplane_engine::{Durability, Engine, Limits, WriteOptions};
 use coreplane_server::Config;

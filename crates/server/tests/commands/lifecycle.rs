@@ -1,7 +1,6 @@
 //! A server from its first connection to its end.
 
-use crate::wire;
-use crate::wire::{End, Running, Wire, config};
+use crate::wire::{self, End, Running, Wire, config};
 use coreplane_conformance::model::ModelEngine;
 use coreplane_engine::Engine;
 use coreplane_server::{Config, Error, Server};

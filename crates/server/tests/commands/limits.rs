@@ -1,7 +1,6 @@
 //! Limits that protect the server and other clients from a client.
 
-use crate::wire;
-use crate::wire::{Running, Wire, command, config};
+use crate::wire::{self, Running, Wire, command, config};
 use coreplane_conformance::model::{LIMITS, ModelEngine};
 use coreplane_engine::Limits;
 use coreplane_server::{Config, OutputLimit};

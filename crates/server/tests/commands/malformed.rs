@@ -1,7 +1,6 @@
 //! Bytes that are no requests, and requests that arrive in pieces.
 
-use crate::wire;
-use crate::wire::{Running, Wire, command, config};
+use crate::wire::{self, Running, Wire, command, config};
 use coreplane_conformance::model::ModelEngine;
 use std::path::Path;
 use std::sync::Arc;

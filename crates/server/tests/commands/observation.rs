@@ -1,8 +1,7 @@
 //! The server's reports about commands and clients: statistics, the slow log, `MONITOR`, and clients that pause
 //! others.
 
-use crate::wire;
-use crate::wire::{Running, Wire, config, shown};
+use crate::wire::{self, Running, Wire, config, shown};
 use coreplane_conformance::model::{LIMITS, ModelEngine};
 use coreplane_engine::Limits;
 use std::io::{Read, Write};
