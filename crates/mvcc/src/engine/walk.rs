@@ -410,8 +410,7 @@ impl Store {
             } else if at < u64::MAX {
                 goes_on = visit(Entry { key: met.key, record: None, sequence: view.sequence() });
             }
-            let goes_on = goes_on && left > 0;
-            Ok(if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+            Ok(if goes_on && left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })
     }
 
