@@ -108,9 +108,12 @@ impl Log {
     }
 
     /// Raises the number of pages set aside for [`Log::make_room`] to `pages`; false if fewer than
-    /// `reserve` free pages would be left.
+    /// `reserve` free pages would be left by that.
     pub(crate) fn set_aside(&mut self, store: &Table, pages: u32, reserve: u32) -> bool {
         let lacking = pages.saturating_sub(self.aside());
+        if lacking == 0 {
+            return true;
+        }
         let Some(taken) = store.pages.take(lacking, reserve) else { return false };
         self.spare.extend(taken);
         true

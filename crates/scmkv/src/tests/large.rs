@@ -111,3 +111,12 @@ fn a_large_value_is_written_without_a_lock_unless_another_writer_came_first() {
         });
     }
 }
+
+/// A value that fits the open page needs no free one.
+#[test]
+fn no_page_is_set_aside_whatever_is_free() {
+    with_store(Model::X86, |_, store| {
+        let mut log = store.logs[0].lock();
+        assert!(log.set_aside(store, 0, 1 << 20) && !log.set_aside(store, 1, 1 << 20));
+    });
+}

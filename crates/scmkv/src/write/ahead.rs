@@ -68,8 +68,9 @@ impl Writer {
             let Some(log) = self.my_log_at_once(len)? else { return Ok(None) };
             log
         };
-        let guard = epoch::pin();
         let mut held = self.index.lock(place);
+        // Who has the lock may write a large value, and pages must come back meanwhile.
+        let guard = epoch::pin();
         if sequence.is_some_and(|given| given <= held.last_version().max(self.version_base())) {
             return Ok(None);
         }

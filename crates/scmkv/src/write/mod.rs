@@ -220,11 +220,12 @@ impl Writer {
         progress: &mut Progress<'s, 'a>,
         decide: Decide<'_, 'a>,
     ) -> Result<Attempt<'s, 'a>> {
-        let guard = epoch::pin();
         let mut held = match progress.held.take() {
             Some(held) => held,
             None => self.lock_for(log, write.place)?,
         };
+        // Who has the lock may write a large value, and pages must come back meanwhile.
+        let guard = epoch::pin();
         let Some(mut standing) = self.look(&guard, &held, write.key, write.place)? else {
             return Ok(Attempt::NeedSplit(held.leaf()));
         };

@@ -20,7 +20,7 @@
 //! long, with some syncs where a fence is one. If another writer of the key comes first, what was decided
 //! in sight of the old record is void, and so are they. Then it is decided anew, and the value is written
 //! under the lock, its pages set aside: a value is written twice at most, however often others write the
-//! key. No epoch is pinned meanwhile: other pages come back.
+//! key, and once more if the old record expires meanwhile. No epoch is pinned by it: other pages come back.
 //!
 //! [`clean::overflow`](crate::clean::overflow) moves overflow records.
 
@@ -67,7 +67,6 @@ pub(super) struct Prepared<'s, 'a> {
     large: Large<'a>,
     overflow: Overflow<'s>,
     seen: Option<u64>,
-    rests_on: RestsOn,
 }
 
 /// What the attempts at a write leave to the next one.
@@ -88,7 +87,7 @@ impl<'s, 'a> Progress<'s, 'a> {
     /// The value that is in the log, if the decision on it stands beside a live record of version `seen`.
     pub(super) fn take_prepared(&mut self, seen: Option<u64>) -> Option<Prepared<'s, 'a>> {
         let prepared = self.prepared.take()?;
-        let stands = prepared.rests_on == RestsOn::Nothing || prepared.seen == seen;
+        let stands = self.rests_on == RestsOn::Nothing || prepared.seen == seen;
         self.is_overtaken |= !stands;
         stands.then_some(prepared)
     }
@@ -202,10 +201,8 @@ impl Writer {
         let overflow = self.write_overflow(log, &put.large, &put.value, order)?;
         let len = put.large.header.record_len(put.large.key, overflow.list().len());
         self.open_page_aside(log, len, put.large.demand)?;
-        // Under the lock the old record stays as it was, or expires: the decision came before.
-        let rests_on = if held.is_some() { RestsOn::Nothing } else { progress.rests_on };
         let LargePut { large, seen, .. } = put;
-        progress.prepared = Some(Prepared { large, overflow, seen, rests_on });
+        progress.prepared = Some(Prepared { large, overflow, seen });
         progress.held = held;
         Ok(())
     }
